@@ -238,11 +238,16 @@ def test_a_start_of_a_run_that_another_one_checks_or_trains_is_refused(
     paths = RunPaths(tmp_path / "run")
     checking = Preparation(environ, None)
     checking.take_directory()
-    for more in ({}, {EDITS: FRESH}):
-        with pytest.raises(UserError, match=f"is in use by the run with pid {os.getpid()}"):
+    for more in ({}, {EDITS: FRESH}, {"SAC_TRAIN_CPUS": "500", "SAC_SHARE_CPUS": "0"}):
+        with pytest.raises(UserError, match=f"is in use by the run with pid {os.getpid()}") as refused:
             prepare.prepare(environ | more, None)
+        assert len(refused.value.findings) == 1, "CPUs and port are maybe those of that run"
     checking.close()
     assert not paths.exp_dir.exists(), "a start that ends in its checks leaves nothing"
+    paths.exp_dir.mkdir()
+    checking.take_directory()
+    checking.close()
+    assert paths.exp_dir.exists(), "the user's own"
     assert prepare.prepare(environ, None)
     for owner in ("this", "another machine"):
         starting = Preparation(environ | {EDITS: FRESH}, None)

@@ -107,22 +107,25 @@ def test_what_a_signal_ends_or_starts_anew_is_never_given_up_if_it_had_got_furth
         "worker_1": "kill -9 $$",  # Before it has done anything: whatever kills it will do so for ever.
         "worker_2": works("worker_2", "steps", "7") + "echo 'error: 5,000 MiB' >&2; exit 76",
         "worker_3": works("worker_3", "steps", "7") + "exit 1",  # Its own failure counts.
+        "worker_4": works("worker_4", "steps", "7") + "ulimit -c 0; kill -SEGV $$",  # So does that of its simulator.
         "trainer": waits_for(run_dir / "enough") + "exit 0",
     }
-    supervisor = make_supervisor(run_dir, stop, roles, workers=4, max_restarts=2)
+    supervisor = make_supervisor(run_dir, stop, roles, workers=5, max_restarts=2)
 
     def is_enough() -> bool:
-        killed, stillborn, anew, failing = (supervisor.roles[f"worker_{k}"] for k in range(4))
-        return min(killed.restarts, anew.restarts) > 4 and stillborn.given_up and failing.given_up
+        killed, stillborn, anew, *failing = (supervisor.roles[f"worker_{k}"] for k in range(5))
+        return min(killed.restarts, anew.restarts) > 4 and all(worker.given_up for worker in (stillborn, *failing))
 
     touch_once(run_dir / "enough", is_enough)
     assert supervisor.run() == 0
     out = capfd.readouterr().out
-    assert out.count("worker_0 ended with SIGKILL: restart in 0.01 s") > 4
+    by_sigkill = "SIGKILL (by somebody, or by the kernel for lack of memory)"
+    assert out.count(f"worker_0 ended with {by_sigkill}: restart in 0.01 s") > 4
     assert out.count("worker_2 ended with exit code 76 (error: 5,000 MiB): restart in 0.01 s") > 4
     assert "worker_1 ended with SIGKILL and is given up after 2 restarts in a row; the other workers go on" in out
-    assert "worker_1: given up after 2 restarts: SIGKILL (by somebody, or by the kernel for lack of memory)" in out
+    assert f"worker_1: given up after 2 restarts: {by_sigkill}" in out
     assert "worker_3 ended with exit code 1 and is given up after 2 restarts" in out
+    assert "worker_4 ended with SIGSEGV and is given up after 2 restarts" in out
 
 
 @pytest.mark.parametrize(("role", "key"), [("trainer", "train_step"), ("replay", "env_steps")])

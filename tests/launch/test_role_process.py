@@ -252,7 +252,9 @@ def test_roles_of_a_run_that_somebody_has_are_not_waited_for(
         began = time.monotonic()
         end_orphans(paths, 30.0)
         assert time.monotonic() - began < 15.0
-    assert orphan.poll() is None, "nor touched"
+        assert orphan.poll() is None, "nor touched"
+        end_orphans(paths, 0.3, has_lock=True)
+    assert orphan.wait(10.0) == -9, "this start is the one that has it"
 
 
 @pytest.mark.parametrize("supervisor", ["", "none", "-1", "1.5"])

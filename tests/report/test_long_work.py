@@ -95,6 +95,9 @@ def test_within_a_work_no_other_one_is_told(lines: io.StringIO, monkeypatch: pyt
         assert "inner" not in lines.getvalue()
         with LongWork("next", after_secs=0.0):
             wait_for(lambda: "next" in lines.getvalue())
+        with LongWork("checks", after_secs=0.0, by_looks=outer.advance) as checks:
+            checks.look()
+        assert "checks" in lines.getvalue() and outer.done == 1
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError, ValueError])

@@ -123,6 +123,7 @@ class TrainParams(TrainParamsBase):
     def __init__(self, env_config):
         super().__init__(env_config)
         self.depth = 2
+        self.__dict__.update(height=3)
         self.layers = (self.width,) * self.depth
         self.by_class = 2 * TrainParams.width
 
@@ -262,6 +263,7 @@ def test_names_that_no_override_can_have_are_refused(tmp_path: Path) -> None:
         "xyz: correct the name, or add the attribute to the class",
     ]
     with pytest.raises(UserError) as raised:
-        load_params(path, {"horizon": 7}, attributes={"horizon": 1, "area": 3, "env_ctor": 1})
+        load_params(path, {"horizon": 7}, attributes={"horizon": 1, "area": 3, "env_ctor": 1, "height": 4})
     text = "\n".join(raised.value.findings)
-    assert "override config.horizon" in text and "area is computed" in text and "env_ctor is a method" in text
+    for part in ("override config.horizon", "area is computed", "env_ctor is a method", "height is set past"):
+        assert part in text

@@ -113,9 +113,11 @@ class Preparation:
         if (paths := self.paths) is None or self.findings.errors or self._fault_of_directory(paths) is not None:
             return
         with self.findings.catching("run directory"):
-            end_orphans(paths, self.values.get("save_deadline_secs", 60.0))
+            deadline_secs = self.values.get("save_deadline_secs", 60.0)
+            end_orphans(paths, deadline_secs)
             self.lock = RunLock(paths)
             self.lock.acquire()
+            end_orphans(paths, deadline_secs, has_lock=True)
 
     def run(self, *, in_fork: bool = True, starts: bool = True) -> None:
         """Makes all checks.
@@ -124,7 +126,10 @@ class Preparation:
           in_fork: A user's own code runs in a fork, else in this process.
           starts: A start follows, which takes the run directory itself and does not wait for a picture.
         """
-        with LongWork("checks", by_looks=True) as work:
+        if self.lock is not None and not self.lock.is_own():
+            return  # Another start has the directory, and maybe these CPUs and this port.
+        heartbeat = self.lock.touch if self.lock is not None else lambda: None
+        with LongWork("checks", by_looks=heartbeat) as work:
             work.doing = "the machine"
             self._check_directories(starts)
             self._check_source()

@@ -243,14 +243,14 @@ def end_what_is_left(roles: Collection[RoleProcess]) -> None:
 # Roles that outlive a supervisor that was killed: they save and end by themselves, as with any stop.
 
 
-def end_orphans(paths: RunPaths, deadline_secs: float) -> None:
+def end_orphans(paths: RunPaths, deadline_secs: float, *, has_lock: bool = False) -> None:
     """Waits until they have saved, and kills them at the deadline, unless another start has the run directory.
 
     Call it before the directory is locked: once another start has the lock, they complete no further checkpoint
-    (`run_lock.may_write`).
+    (`run_lock.may_write`). Call it again with `has_lock` once this start has it: another one may have had it before.
     """
     deadline, spoke = time.monotonic() + deadline_secs, False
-    while (orphans := processes_of_run(paths.exp_dir)) and owner_of_run(paths) is None:
+    while (orphans := processes_of_run(paths.exp_dir)) and (has_lock or owner_of_run(paths) is None):
         if time.monotonic() > deadline:
             if stuck := processes.end_all(lambda: processes_of_run(paths.exp_dir)):
                 print(f"note: {processes.describe_stuck('an earlier start of this run', stuck)}", flush=True)

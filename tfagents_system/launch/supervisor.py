@@ -1,7 +1,7 @@
 """Holds what a prepared run needs (its lock, CPUs, port), starts its roles, restarts what dies, and stops all.
 
 `Rules` decide what a role's end means, in which order roles stop and what is reported in the end; those of a run are
-`RunRules`, those of workers that have joined one are in join.py.
+`RunRules`, those of workers that have joined one are in cluster/join.py.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ from tfagents_system.launch import wrap_up
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.python_path import run_python_path
-from tfagents_system.launch.role_process import (
-    RoleProcess,
-    end_what_is_left,
-    kill_roles,
-)
+from tfagents_system.launch.role_process import RoleProcess, end_what_is_left, kill_roles
 from tfagents_system.launch.run_status import RunStatus, or_why_not
 from tfagents_system.machine import processes, watchdog
 from tfagents_system.machine.claims import Claims, held_cpus
@@ -69,6 +65,7 @@ _SPEAK_SECS = 10.0
 _ALL_WORKERS_GONE_SECS = 120.0
 # Of the time to save. Workers have only their current segment to save.
 _WORKERS_SHARE, _REPLAY_SHARE, _REPLAY_SECS = 0.5, 0.25, 10.0
+_BY_SIGKILL = " (by somebody, or by the kernel for lack of memory)"
 _TRACKER_SECS = 5.0  # Nobody's experience or updates wait for what it sends.
 
 
@@ -100,6 +97,9 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, loc
 def _allow_open_files(needed: int) -> None:
     """Raises the soft limit of this process and its forks, as far as the hard one lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:  # Not refused: most of these are for workers that may join.
+        remedy = "have it raised (ulimit -Hn), or lower SAC_MAX_WORKERS or SAC_NUM_COLLECT_WORKERS"
+        print(f"note: a process may need {needed} open files, the hard limit is {hard}: {remedy}", flush=True)
     if soft != resource.RLIM_INFINITY and soft < needed:
         most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
@@ -427,9 +427,9 @@ class Rules:
             self._supervisor.fail(EXIT_FAILED, f"{role.name} can't go on", role.error_lines())
         elif is_worker(role.name) and code == EXIT_DONE:
             self._supervisor.say(f"{role.name} is done")
-        elif has_done_new and (code < 0 or code == EXIT_RENEW):
+        elif has_done_new and code in (EXIT_RENEW, -signal.SIGKILL, -signal.SIGTERM):
             delay_secs = role.restart_later(blameless=True)
-            words = role.last_words() if code == EXIT_RENEW else ""
+            words = {EXIT_RENEW: role.last_words(), -signal.SIGKILL: _BY_SIGKILL}.get(code, "")
             self._supervisor.say(role.log_line(f"{role.name} {_ended(code)}{words}: restart in {delay_secs:g} s"))
         else:
             self._failed(role, code)
@@ -447,7 +447,7 @@ class Rules:
         if hang:
             role.log_text("\n".join(hang))
         if code == -signal.SIGKILL:
-            words = " (by somebody, or by the kernel for lack of memory)"
+            words = _BY_SIGKILL
         role.failed_with = f"{_exit_in_words(code)}{words}"
         delay_secs = role.restart_later()
         if delay_secs is not None:

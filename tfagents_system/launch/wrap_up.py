@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,8 @@ def write_results(
     ]
     lines = []
     for name, doing, module, arguments, log_name in programs:
-        print(doing, flush=True)
+        with contextlib.suppress(OSError):  # A closed terminal or a full disk behind the output.
+            print(doing, flush=True)
         log = paths.log(log_name)
         try:
             problem = _run(starter, module, arguments, cpus, environ, log, stop)

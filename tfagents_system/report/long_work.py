@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -25,7 +25,7 @@ class LongWork:
       unit: What the parts are, in the plural.
       after_secs: So long nothing is shown; AFTER_SECS by default.
       in_place: On a terminal and in a notebook each line replaces the one before; nothing else is printed meanwhile.
-      by_looks: Lines come from `look` instead of a thread.
+      by_looks: Lines come from `look` instead of a thread; called with each of them.
 
     Attributes:
       done, total: Parts; may be set at any time, as may be `what` and `unit`.
@@ -42,7 +42,7 @@ class LongWork:
         *,
         after_secs: float | None = None,
         in_place: bool = False,
-        by_looks: bool = False,
+        by_looks: Callable[[], None] | None = None,
     ) -> None:
         self.what, self.total, self.done, self.doing, self.unit = what, total, 0, "", unit
         self._after_secs = AFTER_SECS if after_secs is None else after_secs
@@ -55,7 +55,7 @@ class LongWork:
         if LongWork._shown_in != os.getpid():
             self._is_shown, LongWork._shown_in = True, os.getpid()
             self._stream, self._due = sys.stderr, self._began + self._after_secs
-            if not self._by_looks:
+            if self._by_looks is None:
                 self._thread = threading.Thread(target=self._tell, daemon=True)
                 self._thread.start()
         return self
@@ -71,6 +71,8 @@ class LongWork:
         """Tells how far it is if a line is due."""
         if self._is_shown and time.monotonic() >= self._due:
             self._due = time.monotonic() + _LINE_SECS
+            if self._by_looks is not None:
+                self._by_looks()
             with contextlib.suppress(OSError, ValueError):
                 print(self, file=self._stream, flush=True)
 

@@ -184,7 +184,7 @@ def shown(found: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _lines(path: Path) -> list[str]:
-    """None of a file that is binary or not there."""
+    """The lines of a text file; an empty list if it is binary or not there."""
     content = path.read_bytes() if path.exists() else b""
     return [] if b"\0" in content else content.decode(errors="replace").splitlines()
 

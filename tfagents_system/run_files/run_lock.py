@@ -46,6 +46,7 @@ class RunLock:
         self._host, self._environ = host or socket.gethostname(), environ
         self.token = uuid.uuid4().hex
         self._fd: int | None = None
+        self._made_directory = False
         # Of a holder on another machine: its heartbeats so far, and when the last one was first seen.
         self._beats, self._beat_seen_at = list[tuple[str, int]](), 0.0
 
@@ -86,9 +87,9 @@ class RunLock:
         self._close()
 
     def abandon(self) -> None:
-        """Releases it, and removes a directory that has nothing but the lock."""
+        """Releases it, and removes a directory that it has made if that has nothing but the lock."""
         with contextlib.suppress(OSError):
-            if self.is_own() and os.listdir(self._paths.exp_dir) == [self._path.name]:
+            if self._made_directory and self.is_own() and os.listdir(self._paths.exp_dir) == [self._path.name]:
                 self._path.unlink()
                 self._paths.exp_dir.rmdir()
         self.release()
@@ -140,6 +141,7 @@ class RunLock:
     def _try(self) -> bool | None:
         """Tries to take the lock: returns None, or whether another process has it by what this machine sees."""
         with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as unless_taken:
+            self._made_directory |= not self._paths.exp_dir.exists()
             self._paths.exp_dir.mkdir(parents=True, exist_ok=True)
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             unless_taken.callback(os.close, fd)

@@ -192,7 +192,7 @@ def _build(
     if params_class.__module__ != _MODULE_NAME:  # Imported from elsewhere, where it stays as it is.
         params_class = type(params_class.__name__, (params_class,), {"__module__": _MODULE_NAME})
     known = {name for name in attributes if hasattr(params_class, name)}
-    wrong: dict[str, str] = {}
+    wrong, assigned = dict[str, str](), dict[str, Any]()
 
     def overridden(name: str, before: Any) -> Any:
         wrong.pop(name, None)  # What __init__ assigns last decides.
@@ -205,10 +205,14 @@ def _build(
     class Overridden(params_class):  # type: ignore[misc, valid-type]
         def __setattr__(self, name: str, value: Any) -> None:
             super().__setattr__(name, overridden(name, value) if name in attributes else value)
+            assigned[name] = vars(self).get(name)
 
     for name in known:
         setattr(params_class, name, overridden(name, getattr(params_class, name)))
     params = Overridden(env_config, **size)
+    for name, value in vars(params).items():
+        if name in attributes and value is not assigned.get(name, ...):  # Such as by self.__dict__.update.
+            wrong[name] = f"TrainParams.{name} is set past __setattr__, where no override works: assign self.{name}"
     object.__setattr__(params, "__class__", params_class)  # From now on they are attributes like any others.
     return params, [name for name in attributes if name not in known | vars(params).keys()], wrong
 
