@@ -178,10 +178,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 def test_roles_are_pinned_to_the_cpus_that_are_planned(finished: Finished) -> None:
-    plan = status(finished.run)["plan"]
-    allowed = os.sched_getaffinity(0)
-    assert {name: sorted(cpus) for name, cpus in finished.cpus.items()} == {name: sorted(plan[name]) for name in plan}
-    assert all(len(cpus) == 1 and set(cpus) <= allowed for cpus in plan.values())
+    plan, allowed = status(finished.run)["plan"], sorted(os.sched_getaffinity(0))
+    # Beside runs of other tests that leave it too few CPUs it is not pinned, and says so.
+    expected = {name: sorted(cpus) or allowed for name, cpus in plan.items()}
+    assert {name: sorted(cpus) for name, cpus in finished.cpus.items()} == expected
+    assert all(len(cpus) <= 1 and set(cpus) <= set(allowed) for cpus in plan.values())
+    assert len({bool(cpus) for cpus in plan.values()}) == 1
 
 
 def test_settings_reach_attributes_dictionaries_configuration_and_variables(finished: Finished) -> None:

@@ -101,6 +101,7 @@ class TrainParams(TrainParamsBase):
     batch_size = 8
     actor_fc_layer_params = (8,)
     critic_joint_fc_layer_params = (8,)
+    strict_observation_bounds = True
 
     def env_ctor(self, worker):
         import faulty

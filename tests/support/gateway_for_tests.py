@@ -50,7 +50,12 @@ class Running:
         return f"localhost:{self.port}"
 
     def hello(self, kind: str = "collect", **changes: Any) -> Hello:
-        values = {"identity": IDENTITY, "protocol": PROTOCOL, "version": tfagents_system.__version__, "token": "t"}
+        values: dict[str, Any] = {
+            "identity": IDENTITY,
+            "protocol": PROTOCOL,
+            "version": tfagents_system.__version__,
+            "token": "t",
+        }
         return Hello(kind, **values | changes)
 
     def tunnel(self, token: str = "t") -> Tunnel:

@@ -16,6 +16,7 @@ from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.segments import Column, Layout
+from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.episode_logs import EpisodeLogs
 from tfagents_system.worker.rollout import Rollout, StepTimes
 from tfagents_system.worker.segment_builder import SegmentBuilder
@@ -517,3 +518,11 @@ def test_a_worker_that_is_stopped_in_mid_iteration_hands_over_what_it_has(tmp_pa
         rollout.steps(4)
     assert worker.ring.env_steps == 7
     assert [segment.end_of_iteration for segment in worker.segments] == [True, False]
+
+
+def test_random_actions_of_fewer_lanes_than_there_are_say_that_they_explored():
+    layout, segments = dataclasses.replace(LAYOUT, explored=Column("explored", (), "uint8")), []
+    envs = make_envs(3, 3, 3)
+    actor = RandomActor(envs[0].action_spec(), np.random.default_rng(0))
+    Rollout(envs, actor, new_builder=lambda: SegmentBuilder(layout, 5, segments.append)).episodes(2)
+    assert [segment.explored.tolist() for segment in segments] == [[1, 1, 1]] * 2

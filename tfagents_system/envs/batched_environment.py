@@ -284,6 +284,7 @@ class BatchedEnvironment:
 
     def close(self) -> None:
         """Frees what the environment holds."""
+        self.outside.tell_count()
         self._backend.close()
 
 

@@ -91,6 +91,11 @@ class OutsideBounds:
         self._name, self.is_fault = name, is_fault
         self._told = dict[str, np.ndarray]()
 
+    def tell_count(self) -> None:
+        """Logs how many there were."""
+        if self.count:
+            logging.info("%s: %d observations were outside their bounds", self._name, self.count)
+
     def take(self, leaf: str, array: np.ndarray, bounds: Bounds) -> None:
         """A leaf of an observation is outside, or of a batch: `[..., *shape]`.
 

@@ -243,6 +243,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         return rendering.frames_per_second(list(self._backend.layers()))
 
     def close(self) -> None:
+        self.outside.tell_count()
         self._backend.close()
 
 

@@ -248,6 +248,8 @@ class EnvironmentTrial:
         self.findings.error(CONTRACT, *errors)
         self._check_idle(count)
         end = _step_lanes(lanes)
+        if not env.outside.first:
+            self._note_outside(lanes)
         self.findings.fact(CONTRACT, f"{count} lanes" + (f", the first episode ends after {end} steps" if end else ""))
 
     def _check_idle(self, lanes: int) -> None:
@@ -264,10 +266,7 @@ class EnvironmentTrial:
         """All that needs an episode."""
         params, findings = self.params, self.findings
         first_steps = self._try_episode(env)
-        if env.outside.first:
-            findings.note(
-                CONTRACT, f"{env.outside.first}. It is kept; strict_observation_bounds = True makes it a fault"
-            )
+        self._note_outside(env)
         if self.envs_per_worker > 1 and env.device is None and not is_batched(env.user_env):
             several = f"SAC_ENVS_PER_WORKER={self.envs_per_worker} environments of a worker"
             findings.error(ENVIRONMENT, *self._half_episode_findings(several))
@@ -286,6 +285,10 @@ class EnvironmentTrial:
                 self._compare_seeds(first_steps)
             spec_checks.check_values(params, env, eval_env, findings, self.enter)
             _rest(env)
+
+    def _note_outside(self, env: TrainingEnvironment | BatchedEnvironment) -> None:
+        if first := env.outside.first:
+            self.findings.note(CONTRACT, f"{first}. It is kept; strict_observation_bounds = True makes it a fault")
 
     def _try_episode(self, env: TrainingEnvironment) -> list[ts.TimeStep]:
         """An episode with random actions, as a worker runs it; returns its first time steps."""
@@ -388,7 +391,7 @@ class EnvironmentTrial:
         return agent
 
     def _try_agent(self, agent: Any, env: TrainingEnvironment) -> None:
-        """An update, and the SavedModels of a start, written to a temporary folder."""
+        """An update, and the SavedModel of a start, written to a temporary folder."""
         errors = len(self.findings.errors)
         self.enter("trying an update of the agent")
         with told(self.findings, AGENT, "an update of the agent", names_it=False):
@@ -402,7 +405,7 @@ class EnvironmentTrial:
         self.enter("saving the agent's policies")
         with (
             tempfile.TemporaryDirectory(prefix="sac_check_") as folder,
-            told(self.findings, AGENT, "saving the agent's policies as SavedModels"),
+            told(self.findings, AGENT, "saving the agent's policy as a SavedModel"),
             contextlib.suppress(OSError, tf.errors.ResourceExhaustedError),  # A full disk says nothing of the agent.
         ):
             paths, train_step = RunPaths(Path(folder)), agent.train_step_counter

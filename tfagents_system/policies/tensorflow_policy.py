@@ -56,6 +56,9 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
 
     def _set_lanes(self, num_lanes: int) -> None:
         super()._set_lanes(num_lanes)
+        for function in ((False, num_lanes), (True, num_lanes)):
+            if function not in self._session:  # Of a copy with other lanes.
+                self._session.add(function, _concrete(self._policies, *function))
         self._initial = [leaf.numpy() for leaf in tf.nest.flatten(self._policies[False].get_initial_state(num_lanes))]
         self._state = [leaf.copy() for leaf in self._initial]
 
@@ -85,8 +88,6 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
 
     def _act(self, greedy: bool, time_steps: Sequence[np.ndarray], lanes: np.ndarray) -> list[np.ndarray]:
         inputs, function = [*time_steps, *(leaf[lanes] for leaf in self._state)], (greedy, self.num_lanes)
-        if function not in self._session:  # Of a copy with other lanes.
-            self._session.add(function, _concrete(self._policies, *function))
         if len(lanes) < self.num_lanes:
             inputs = [np.resize(leaf, (self.num_lanes, *leaf.shape[1:])) for leaf in inputs]
             results = [leaf[: len(lanes)] for leaf in self._session(function, inputs)]

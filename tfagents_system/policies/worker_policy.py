@@ -329,7 +329,9 @@ class FixedPolicy(WorkerPolicy):
 
     def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
         lanes = range(self.num_lanes) if steps.lanes is None else steps.lanes
-        actions = [tree.flatten(self._action(lane, steps.row(row))) for row, lane in enumerate(lanes)]
+        # Copies: what a user's function keeps must not change with the next steps.
+        rows = [tree.map_structure(np.array, steps.row(row)) for row in range(len(lanes))]
+        actions = [tree.flatten(self._action(lane, row)) for lane, row in zip(lanes, rows, strict=True)]
         self.was_greedy[lanes] = greedy
         return [np.stack(leaves) for leaves in zip(*actions, strict=True)]
 

@@ -131,6 +131,7 @@ class Collector:
         if self._journaled is None or self._rollout is not None:
             return
         rollout = self._rollout = self._new_rollout(actor, self._journaled)
+        assert rollout.num_lanes == 1, "others are refused before the start"
         with self._collecting(iteration):
             first_number = self._first_number + iteration * (self._params.env_steps_per_iter or 0)
             self._journaled.follow(rollout, iteration, first_number)

@@ -88,6 +88,7 @@ class TestingWorker(Worker):
     def _log(self, episode: Episode) -> None:
         self._activity.ended_episode(episode.episode_return)
         success = "" if episode.success is None else f", {'success' if episode.success else 'no success'}"
+        success += ", ended by a fault" * episode.has_failed
         logging.info(
             "policy of iteration %d (train step %d): return %.5g, %d steps%s",
             self._policy.version,

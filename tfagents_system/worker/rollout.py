@@ -128,10 +128,10 @@ class Rollout:
                 self._advance()
                 over = self._ended_of(self._running)
                 ended += self._end(over, end_of_iteration=len(ended) + len(over) == count)
-                ended += self._take_failed()
                 self._waiting = []
-                self._begin_next(count - len(ended))
+                self._begin_next(count - len(ended) - len(self._failed))
                 self._answer_faults()
+                ended += self._take_failed()  # Not of a fault that ends the worker.
         return ended
 
     def steps(self, count: int, *, goes_on: bool = True) -> list[Episode]:
@@ -201,8 +201,11 @@ class Rollout:
             began = perf_counter()
             actions = self._act()
             self._times.policy += perf_counter() - began
+            explored = self.actor.explored
+            if len(explored) != self.num_lanes:  # Behind the last lane with an episode: whatever.
+                explored = np.resize(explored, self.num_lanes)
             try:
-                has_news = self._step(actions, self.actor.explored)
+                has_news = self._step(actions, explored)
             except EnvironmentFault as fault:
                 self._fail(fault)
             self._waiting = self._running
@@ -230,7 +233,7 @@ class Rollout:
         return LaneSteps(self._types, self._reward, self._discount, self._columns.newest, self._spec)
 
     def _step(self, action: Sequence[np.ndarray], explored: np.ndarray) -> bool:
-        """Steps all lanes; returns whether an episode ended or began in one, or one has failed.
+        """Steps all lanes; returns whether an episode ended or began in one.
 
         Args:
           action: Leaves `[N, ...]`.
@@ -293,9 +296,8 @@ class Rollout:
         """Resets an environment with these lanes, and begins episodes in them, up to so many under way."""
         self._on_start(env)
         self._lanes = lanes_of(self._envs, self._lanes)
-        free = most - len(self._running)
-        builders = {lane: self._begin_acting(lane, counts=lane - lanes[0] < free) for lane in lanes}
-        columns = self._columns or self._make_columns(builders[lanes[0]])
+        first = self._begin_acting(lanes[0], counts=True)
+        columns = self._columns or self._make_columns(first)
         if not self._running:
             columns.row = self._full_at = 0
         try:
@@ -305,7 +307,9 @@ class Rollout:
             return
         self._is_begun = self._lanes.begins_episodes
         for lane in lanes:
-            self._begin(lane, builders[lane], None, potential, counts=len(self._running) < most)
+            counts = len(self._running) < most
+            builder = first if lane == lanes[0] else self._begin_acting(lane, counts=counts)
+            self._begin(lane, builder, None, potential, counts=counts)
 
     def _begin_acting(self, lane: int, *, counts: bool) -> SegmentBuilder | None:
         self.actor.reset([lane])
@@ -447,10 +451,12 @@ class Rollout:
 
     def _fail(self, fault: EnvironmentFault, lane: int = 0) -> None:
         """An environment has failed; the steps before are handed over."""
-        self._faults[lane] = fault
+        self._faults.setdefault(lane, fault)
         if self._counts_faults:
             lanes = self._running if self._lanes.begins_episodes else {lane}.intersection(self._running)
-            self._failed += [self._logs.episode(other, has_failed=True) for other in lanes]
+            failed = [self._logs.episode(other, has_failed=True) for other in lanes]
+            # Other lanes of a vector environment that have not stepped yet begin again.
+            self._failed += [episode for episode in failed if episode.length or not self._lanes.begins_episodes]
         if self._lanes.begins_episodes:
             self._break_off()
             return

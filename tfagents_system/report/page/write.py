@@ -97,10 +97,6 @@ def _default_output(folders: Sequence[Path]) -> Path:
     return RunPaths(folders[0]).report if is_own else Path(_FILE)
 
 
-if __name__ == "__main__":
-    exit_with(main)
-
-
 def page_data(folders: Sequence[Path], groups: Sequence[str] = ()) -> Any:
     """What a page shows, as plain data.
 
@@ -229,3 +225,7 @@ def _read(path: Path, most_bytes: int) -> bytes | None:
 def _video(path: Path, content: bytes | None) -> dict[str, Any]:
     data = None if content is None else f"data:video/mp4;base64,{base64.b64encode(content).decode()}"
     return {"name": path.stem, "path": str(path), "data": data}
+
+
+if __name__ == "__main__":
+    exit_with(main)

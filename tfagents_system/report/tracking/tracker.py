@@ -32,6 +32,40 @@ _FIRST_RETRY_SECS, _LAST_RETRY_SECS = 10.0, 300.0
 
 
 @dataclasses.dataclass
+class Destination(Protocol):
+    """Weights & Biases, or MLflow.
+
+    Any method may raise anything, and may take as long as the network does.
+
+    Attributes:
+      name: For messages.
+    """
+
+    name: str
+
+    def begin(self, resolved: Mapping[str, Any]) -> Sent:
+        """Begins the run there, or goes on with it, and says what of it is there.
+
+        Args:
+          resolved: The run's settings, see told_settings.
+        """
+
+    def send(self, row: Mapping[str, float]) -> None:
+        """One row; it may wait for `flush`."""
+
+    def flush(self) -> None:
+        """All rows so far are on their way when this returns."""
+
+    def finish(self, is_done: bool) -> None:
+        """The run has ended there, or is to go on later."""
+
+    def has_refused(self, error: Exception) -> bool:
+        """Whether a method has raised this because what was sent is not accepted there, though it is reached."""
+
+    def where(self) -> str:
+        """For the user: where it is to be seen, or the command that sends it there."""
+
+
 class Feed:
     """One destination, and how far it has got.
 
@@ -182,37 +216,3 @@ def _send_all(paths: RunPaths, tracked: Tracked) -> int:
 
 if __name__ == "__main__":
     exit_with(main)
-
-
-class Destination(Protocol):
-    """Weights & Biases, or MLflow.
-
-    Any method may raise anything, and may take as long as the network does.
-
-    Attributes:
-      name: For messages.
-    """
-
-    name: str
-
-    def begin(self, resolved: Mapping[str, Any]) -> Sent:
-        """Begins the run there, or goes on with it, and says what of it is there.
-
-        Args:
-          resolved: The run's settings, see told_settings.
-        """
-
-    def send(self, row: Mapping[str, float]) -> None:
-        """One row; it may wait for `flush`."""
-
-    def flush(self) -> None:
-        """All rows so far are on their way when this returns."""
-
-    def finish(self, is_done: bool) -> None:
-        """The run has ended there, or is to go on later."""
-
-    def has_refused(self, error: Exception) -> bool:
-        """Whether a method has raised this because what was sent is not accepted there, though it is reached."""
-
-    def where(self) -> str:
-        """For the user: where it is to be seen, or the command that sends it there."""
