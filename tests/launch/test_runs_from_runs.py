@@ -203,7 +203,7 @@ def test_layers_that_do_not_fit_are_named_and_nothing_that_fits_is_an_error(
         ("agent", "other@bset", "has no agent bset"),
         ("replay", "other", "has no replay ring"),
         ("agent", "nosuch", "nosuch is no folder: give the directory of a run"),
-        ("some", "other", "SAC_TAKE=some must be one of agent, networks, replay, all"),
+        ("some", "other", "SAC_TAKE=some must be one of 'agent', 'networks', 'replay', 'all'"),
     ],
 )
 def test_what_is_not_there_is_told_before_a_user_s_code_runs(
