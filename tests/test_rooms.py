@@ -16,10 +16,10 @@ BUDGETS = {
     "benchmarks": 4_320,
     "checks": 820,
     "cluster": 2_340,
-    "envs": 8_090,
+    "envs": 8_100,
     "examples": 690,
     "experience": 1_430,
-    "launch": 6_080,
+    "launch": 6_090,
     "machine": 1_440,
     "playing": 1_440,
     "policies": 2_440,
@@ -28,12 +28,12 @@ BUDGETS = {
     "run_files": 2_410,
     "settings": 2_750,
     "tasks": 900,
-    "tests": 55_730,
+    "tests": 55_750,
     "tmrl": 600,
     "top level": 2_410,
     "trainer": 2_490,
     "transport": 2_750,
-    "worker": 3_860,
+    "worker": 3_870,
 }
 
 
