@@ -22,7 +22,7 @@ from tests.support.gateway_for_tests import (
     wait_until,
 )
 from tfagents_system.cluster import gateway as gateway_module
-from tfagents_system.cluster.gateway import RefusedError, RemoteSlots, Session, host_name
+from tfagents_system.cluster.gateway import Refusals, RefusedError, RemoteSlots, Session, host_name
 from tfagents_system.machine.worker_slots import COLLECT, SlotCounts, Slots
 from tfagents_system.transport import credentials
 from tfagents_system.transport.tunnel import DATA, SLOT_LOST, FromRole, Hello, line_of, tls_context
@@ -55,11 +55,7 @@ def test_it_tells_what_a_role_takes_over(shared: Running) -> None:
     [
         ({"version": "9.9.9"}, "version", "has tfagents_system 0.1.0, you have 9.9.9: install the same"),
         ({"protocol": 99}, "version", "speaks protocol 5, you speak 99"),
-        (
-            {"identity": IDENTITY | {"params": "d" * 64}},
-            "inputs",
-            "another params file (SHA-256 aaaaaaaaaaaa there, dd",
-        ),
+        ({"identity": IDENTITY | {"params": "d" * 64}}, "inputs", "another params file (SHA-256 aaaaaaaaaaaa there, d"),
         ({"identity": {}}, "inputs", "another configuration (SHA-256 bbbbbbbbbbbb there, none here), other specs"),
         ({"kind": "boss"}, "kind", "'boss' is none of collect"),
         ({"kind": "trainer"}, "trainer", "has a trainer of its own"),
@@ -239,6 +235,24 @@ def test_heartbeats_are_written_by_our_clock_and_name(shared: Running) -> None:
         assert stream.readline() == b"", "no heartbeat"
 
 
+def test_bytes_pass_while_a_heartbeat_is_written_slowly(shared: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_writing, may_end = threading.Event(), threading.Event()
+    monkeypatch.setattr(gateway_module, "write_json", lambda *_: (is_writing.set(), may_end.wait(DEADLINE_SECS)))
+    said, hello = shared.said, shared.hello
+    with said(hello(token="mine")) as (stream, _), said(hello(DATA, token="mine")) as (data, _):
+        stream.write(line_of(FromRole(beat='{"state": "collecting"}')))
+        assert is_writing.wait(DEADLINE_SECS)
+        data.write(b"word")
+        assert data.read(100) == b"word" and not may_end.is_set()
+        may_end.set()
+        assert stream.readline() == b"{}\n"
+
+
+def test_texts_of_clients_can_not_control_the_terminal_of_who_reads_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    Refusals().add("malformed", "10.0.0.1", "a\x1b[2Jb\n" + 1000 * "c")
+    assert "a?[2Jb ccc" in caplog.text and "\x1b" not in caplog.text and 501 * "c" not in caplog.text
+
+
 def test_the_end_of_the_run_is_told(tmp_path: Path) -> None:
     with running_gateway(tmp_path) as running:
         with running.said(running.hello()) as (stream, _):
@@ -318,6 +332,15 @@ def test_no_slot_is_given_to_two_workers(slots: RemoteSlots, local: Slots, monke
         take(slots, "laptop", 1)
     assert (refusal.value.refused.reason, refusal.value.refused.final) == (SLOT_LOST, True)
     assert take(slots, "laptop").slot == 2, "its process is started again"
+
+
+def test_a_worker_has_one_slot(slots: RemoteSlots) -> None:
+    first, second = take(slots, "mine", 1), take(slots, "mine", 2)
+    assert first.is_ended and slots.sessions == [second] and slots.session_of("mine") is second
+    slots.leave(first, for_good=False)
+    assert take(slots, "other").slot == 1, "it is free at once"
+    slots.leave(second, for_good=False)
+    assert slots.session_of("mine") is None
 
 
 def test_who_says_goodbye_leaves_its_slot_at_once(slots: RemoteSlots, local: Slots) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import math
 import socket
 import sys
 import threading
@@ -130,19 +129,14 @@ def running_gateway(
 
 
 @contextlib.contextmanager
-def echo_server() -> Iterator[int]:
-    """In the place of a replay server: sends back what it gets."""
+def server_that(serves: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Serves each connection in a thread of its own; yields the port."""
     listener = socket.create_server(("127.0.0.1", 0))
-
-    def echo(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            while data := connection.recv(65536):
-                connection.sendall(data)
 
     def accept() -> None:
         with contextlib.suppress(OSError):
             while True:
-                threading.Thread(target=echo, args=(listener.accept()[0],), daemon=True).start()
+                threading.Thread(target=serves, args=(listener.accept()[0],), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
     try:
@@ -150,6 +144,37 @@ def echo_server() -> Iterator[int]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
+
+
+def echo_server() -> contextlib.AbstractContextManager[int]:
+    """In the place of a replay server: sends back what it gets."""
+
+    def echo(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while data := connection.recv(65536):
+                connection.sendall(data)
+
+    return server_that(echo)
+
+
+def slow_line(port: int, bytes_per_sec: float) -> contextlib.AbstractContextManager[int]:
+    """A relay to a port of this machine, which carries so much each way."""
+
+    def carry(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(int(1 + bytes_per_sec / 50)):
+                time.sleep(len(data) / bytes_per_sec)
+                target.sendall(data)
+        for end in (source, target):  # While another thread waits in recv(), close() alone does not end a connection.
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def relay(client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", port)) as server:
+            threading.Thread(target=carry, args=(server, client), daemon=True).start()
+            carry(client, server)
+
+    return server_that(relay)
 
 
 class NoClaims:
@@ -183,68 +208,6 @@ def segment(number: int, worker_id: int = 1, steps: int = 5) -> Segment:
         reward=np.arange(steps, dtype=np.float32),
         discount=np.ones(steps, np.float32),
     )
-
-
-class Cable:
-    """A TCP relay in the way, which can be cut, and which is slow.
-
-    Args:
-      port: The gateway's.
-      bytes_per_sec: What it carries to the gateway, and from there.
-    """
-
-    def __init__(self, port: int, bytes_per_sec: tuple[float, float] = (math.inf, math.inf)) -> None:
-        self._port = port
-        self._bytes_per_sec = bytes_per_sec
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self.connections = 0
-        self._accepting = threading.Thread(target=self._accept, daemon=True)
-        self._accepting.start()
-
-    def cut(self) -> None:
-        """Ends all connections."""
-        for pair in self._pairs:
-            for end in pair:
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-        self._pairs.clear()
-
-    def close(self) -> None:
-        # A blocked accept() outlives close() and takes one more connection; shutdown() ends it.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._accepting.join(DEADLINE_SECS)
-        self._listener.close()
-        self.cut()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                gateway = socket.create_connection(("127.0.0.1", self._port))
-            except OSError:
-                client.close()
-                continue
-            self.connections += 1
-            self._pairs.append((client, gateway))
-            up, down = self._bytes_per_sec
-            for way in ((client, gateway, up), (gateway, client, down)):
-                threading.Thread(target=self._pass, args=way, daemon=True).start()
-
-    @staticmethod
-    def _pass(source: Any, target: Any, bytes_per_sec: float) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(int(min(65536, 1 + bytes_per_sec / 50))):
-                time.sleep(len(data) / bytes_per_sec)
-                target.sendall(data)
-        for end in (source, target):  # While another thread waits in recv(), close() alone does not end a connection.
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
 
 
 if __name__ == "__main__":

@@ -100,12 +100,14 @@ def test_a_server_that_listens_elsewhere_is_stopped_and_told_of():
     assert loopback.listening() == []
 
 
-def test_reverb_without_a_bind_that_can_be_changed_is_not_started(monkeypatch):
+def test_reverb_without_a_bind_that_can_be_changed_is_not_started_and_joins_no_other_machine(monkeypatch):
     monkeypatch.setattr(loopback, "_objects_in", lambda folder: [])
     started = []
     with pytest.raises(UserError, match="no entry for bind"):
         loopback.start_confined(lambda: started.append(1), 8008)
     assert not started
+    with pytest.raises(UserError, match=r"for getpid\(\)\), so no run on another machine can be joined"):
+        loopback.never_in_process()
 
 
 def test_where_the_kernel_does_not_tell_the_server_is_stopped(monkeypatch):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -22,10 +23,10 @@ import pytest
 from tests.support.gateway_for_tests import (
     DEADLINE_SECS,
     IDENTITY,
-    Cable,
     echo_server,
     running_gateway,
     segment,
+    slow_line,
     wait_until,
 )
 from tests.support.ports import free_port
@@ -129,8 +130,7 @@ def test_over_a_slow_line_large_items_arrive_once(host: Host, monkeypatch: pytes
     """Though each takes longer than anyone waits for it at a time."""
     monkeypatch.setattr("tfagents_system.transport.connection._PUT_TIMEOUT_SECS", 0.5)
     item = [np.random.default_rng(0).integers(0, 255, 400_000).astype(np.uint8)]
-    cable = Cable(host.port, (200_000.0, 200_000.0))
-    with contextlib.closing(cable), joined(host.tunnel(port=cable.port)) as (_, worker):
+    with slow_line(host.port, 200_000.0) as port, joined(host.tunnel(port=port)) as (_, worker):
         assert worker.try_put(tables.BLOCKS, item, 0.5)  # Which nobody has read.
         assert worker.size(tables.BLOCKS) == 1
         assert worker.try_put(tables.WEIGHTS, item, 0.5)
@@ -224,6 +224,22 @@ def test_it_ends_with_its_role(tmp_path: Path) -> None:
         role.kill()
         role.wait()
         assert gone(int(pid), 15.0) and not os.path.exists(os.path.dirname(path))
+
+
+def test_it_is_started_again_after_a_start_that_fails_and_its_role_logs_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_gateway(tmp_path) as running:
+        tunnel = running.tunnel()
+        wait_until(lambda: tunnel.welcome is not None)
+        start = mock.Mock(wraps=tunnel._start, side_effect=[OSError("no memory"), mock.DEFAULT])
+        monkeypatch.setattr(tunnel, "_start", start)
+        monkeypatch.setattr("tfagents_system.transport.tunnel._SPEAK_SECS", 0.0)
+        os.kill(child_of(tunnel), signal.SIGKILL)
+        wait_until(lambda: start.call_count == 2 and tunnel.down == "")
+        tunnel.close()
+    assert "the tunnel can't be started: no memory" in caplog.text
+    assert "(its tunnel has ended with exit code -9, and is started again): check that" in caplog.text
 
 
 def test_its_last_words_arrive_and_its_slot_is_free(tmp_path: Path) -> None:

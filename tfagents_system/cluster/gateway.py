@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import hmac
@@ -32,7 +33,7 @@ from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.machine.worker_slots import KINDS, SlotCounts, claim_of
 from tfagents_system.role import Role, run_role
-from tfagents_system.run_files.heartbeat import MOST_BYTES, parse_beat, read_heartbeat
+from tfagents_system.run_files.heartbeat import MOST_BYTES, clean_text, parse_beat, read_heartbeat
 from tfagents_system.run_files.run_paths import GATEWAY, TRAINER, RunPaths, worker_role
 from tfagents_system.transport import credentials
 from tfagents_system.transport.connection import Connection
@@ -158,8 +159,11 @@ class RemoteSlots:
         # A worker that comes back says which one it was: it can be no other one.
         for number in [number for number in [*own, *free] if wished in (None, number)]:
             if number < 0 or self._claims.take(claim_of(self._port, number)):
-                if (before := self._slots[number].session) is not None:
-                    before.end()
+                for slot in self._slots.values():
+                    if slot.token == token:
+                        if slot.session is not None:
+                            slot.session.end()
+                        slot.token, slot.session = "", None
                 self._slots[number], session.slot = _Slot(token, session), number
                 return
             self._slots[number] = _Slot()  # It is a worker's of this machine by now.
@@ -187,8 +191,7 @@ class RemoteSlots:
 
     def session_of(self, token: str) -> Session | None:
         """The session of a secret."""
-        sessions = (slot.session for slot in self._slots.values() if token and slot.token == token)
-        return next(sessions, None)
+        return next((session for session in self.sessions if token and session.hello.token == token), None)
 
     @property
     def sessions(self) -> list[Session]:
@@ -208,7 +211,7 @@ class Refusals:
         self.counts[reason] += 1
         if time.monotonic() >= self._tell_at.get(reason, 0.0):
             self._tell_at[reason] = time.monotonic() + _TELL_SECS
-            logging.warning("refused %s: %s (%d so far): %s", peer, reason, self.counts[reason], message)
+            logging.warning("refused %s: %s (%d so far): %s", peer, reason, self.counts[reason], clean_text(message))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,6 +256,8 @@ class Gateway:
         self._shaking_hands: collections.Counter[str] = collections.Counter()
         self._tasks = set[asyncio.Task[None]]()
         self._end = ""
+        # The bytes of others don't wait for a slow disk. One thread: a role's heartbeats are written in their order.
+        self._beat_writer = concurrent.futures.ThreadPoolExecutor(1)
 
     async def accept(self, listener: socket.socket) -> None:
         """Accepts connections forever, of which only a few that have not proved themselves at a time."""
@@ -415,13 +420,13 @@ class Gateway:
             session.writer.write(line_of(FromGateway(welcome=welcome)))
             if kind == CHECK:
                 return
-            logging.info("%s of %s (%s) is in", session.name, session.hello.host[:100], session.peer)
+            logging.info("%s of %s (%s) is in", session.name, clean_text(session.hello.host, 100), session.peer)
             with contextlib.suppress(TimeoutError):  # Its machine has vanished.
                 while not has_left and (line := await asyncio.wait_for(reader.readline(), SILENCE_SECS)):
                     message = msgspec.json.decode(line, type=FromRole)
                     has_left = message.leaves
                     if message.beat:
-                        self._beat(session, message.beat)
+                        await self._beat(session, message.beat)
                     session.writer.write(line_of(FromGateway()))
         finally:
             session.tasks.discard(task)
@@ -429,7 +434,7 @@ class Gateway:
             if kind != CHECK:
                 self.slots.leave(session, for_good=has_left)
 
-    def _beat(self, session: Session, text: str) -> None:
+    async def _beat(self, session: Session, text: str) -> None:
         """Stores the client's heartbeat as if written here: we name its role, and its times are by our clock."""
         beat = parse_beat(text.encode(errors="replace"))
         if beat is None:
@@ -439,7 +444,8 @@ class Gateway:
         ours = {"role": session.name, "host": session.hello.host[:100], "remote": True, "time": now}
         content = {**beat, **ours, "since": min(now, max(0.0, now - ago))}
         with contextlib.suppress(OSError):  # As with a heartbeat here, a full disk is no error.
-            write_json(self._facts.paths.heartbeat(session.name), content)
+            path, loop = self._facts.paths.heartbeat(session.name), asyncio.get_running_loop()
+            await loop.run_in_executor(self._beat_writer, write_json, path, content)
 
 
 def listen(port: int) -> socket.socket:

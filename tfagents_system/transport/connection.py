@@ -78,7 +78,7 @@ class Waiting:
         return self._what if isinstance(self._what, str) else self._what()
 
 
-def own_server(server: str, stop: Callable[[], bool]) -> str:
+def _own_server(server: str, stop: Callable[[], bool]) -> str:
     """The address of a server on this machine; no other user can listen on it until this process ends.
 
     Raises:
@@ -128,7 +128,7 @@ class Connection:
     """
 
     def __init__(self, address: str, stop: Callable[[], bool], tunnel: str | None = None) -> None:
-        self.address = own_server(address, stop) if tunnel is None else address
+        self.address = _own_server(address, stop) if tunnel is None else address
         self.stop = stop
         self.is_far = tunnel is not None
         if self.is_far:

@@ -48,6 +48,7 @@ _REMEDY = (
     "install the required packages (./setup.sh) on 64-bit Linux, or start the run in a network namespace of its own "
     "(unshare --map-root-user --net, then `ip link set lo up`)"
 )
+_NOT_CONFINED = f"the replay server can't be kept to this machine. {_WHY}: {_REMEDY}"
 
 
 class Server(Protocol):
@@ -197,10 +198,11 @@ def never_in_process() -> None:
     Raises:
       UserError: Their entry for `getpid` is not found, or can't be changed.
     """
-    _redirect(b"getpid", ctypes.cast(_no_pid, ctypes.c_void_p).value or 0)
+    fault = "no run on another machine can be joined: install the required packages (./setup.sh) on 64-bit Linux"
+    _redirect(b"getpid", ctypes.cast(_no_pid, ctypes.c_void_p).value or 0, fault)
 
 
-def _redirect(symbol: bytes, function: int) -> None:
+def _redirect(symbol: bytes, function: int, fault: str = _NOT_CONFINED) -> None:
     """Makes Reverb's shared objects call another function.
 
     Raises:
@@ -209,15 +211,12 @@ def _redirect(symbol: bytes, function: int) -> None:
     folder = str(Path(reverb.__file__).parent)
     try:
         slots = [slot for base, dynamic in _objects_in(folder) for slot in _slots(base, dynamic, symbol)]
+        if not slots:
+            raise OSError(f"its shared objects in {folder} have no entry for {symbol.decode()}()")
         for slot in slots:
             _write_pointer(slot, function)
     except OSError as error:
-        raise UserError(f"the replay server can't be kept to this machine ({error}). {_WHY}: {_REMEDY}") from None
-    if not slots:
-        raise UserError(
-            f"the replay server can't be kept to this machine: Reverb's shared objects in {folder} have no entry for "
-            f"{symbol.decode()}(). {_WHY}: {_REMEDY}"
-        )
+        raise UserError(f"Reverb can't be redirected ({error}), so {fault}") from None
 
 
 class _ObjectInfo(ctypes.Structure):

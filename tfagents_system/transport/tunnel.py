@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from absl import logging
 
 import tfagents_system
 from tfagents_system.checks.findings import Findings
@@ -327,6 +328,7 @@ class Tunnel:
 
     def _follow(self) -> None:
         """In a thread of its own."""
+        backoff_secs = _FIRST_BACKOFF_SECS
         while True:
             assert self._process.stdout is not None
             for line in self._process.stdout:
@@ -335,24 +337,28 @@ class Tunnel:
             code = self._process.wait()
             if self._is_closed or self.refused is not None:
                 return
-            self.down = f"its tunnel has ended with exit code {code}, and is started again"
-            time.sleep(_FIRST_BACKOFF_SECS)
+            self._take(FromGateway(down=f"its tunnel has ended with exit code {code}, and is started again"))
+            time.sleep(backoff_secs)
+            backoff_secs = min(_MAX_BACKOFF_SECS, 2 * backoff_secs)
             with self._lock:
                 if self._is_closed:
                     return
-                self._process = self._start()
+                try:
+                    self._process = self._start()
+                except OSError as error:  # For example, no memory is left.
+                    logging.log_every_n_seconds(logging.WARNING, "the tunnel can't be started: %s", _SPEAK_SECS, error)
 
     def _take(self, message: FromGateway) -> None:
         if message.welcome is not None:
             # The slot is this worker's identity: a later session gets the same slot, or none.
-            slot = message.welcome.slot if message.welcome.slot >= 0 else None
-            hello = msgspec.structs.replace(self._route.hello, slot=slot)
-            self._route = msgspec.structs.replace(self._route, hello=hello)
+            self._route.hello.slot = message.welcome.slot if message.welcome.slot >= 0 else None
             self.welcome, self.down = message.welcome, ""
         if message.refused is not None:
             self.refused = message.refused
         self.end_of_run = self.end_of_run or message.end
         self.down = message.down or self.down
+        if message.down and self.end_of_run is None:
+            logging.log_every_n_seconds(logging.WARNING, "%s", _SPEAK_SECS, self.describe())
 
 
 def route_to(address: str, hello: Hello, credentials: Path, password_file: Path | None) -> Route:
@@ -561,8 +567,7 @@ class _Program:
                 if message.refused is not None and not message.refused.final:
                     raise OSError(f"it refuses us for now: {message.refused.message}")
                 if message.welcome is not None:
-                    slot = message.welcome.slot if message.welcome.slot >= 0 else None
-                    self._hello = msgspec.structs.replace(self._hello, slot=slot)
+                    self._hello.slot = message.welcome.slot if message.welcome.slot >= 0 else None
                     self._session = writer
                     self._is_in.set()
                 if message != FromGateway():
@@ -582,9 +587,8 @@ class _Program:
                 self._session.write(line)
             if msgspec.json.decode(line, type=FromRole).leaves:
                 self._is_over = True
-                if self._session is None:
-                    return
-                await asyncio.sleep(_FAREWELL_SECS)  # `_stay_in` returns when the gateway has read all.
+                if self._session is not None:
+                    await asyncio.sleep(_FAREWELL_SECS)  # `_stay_in` returns when the gateway has read all.
                 return
 
     async def _ping(self) -> None:
@@ -610,11 +614,12 @@ class _Program:
             writer.close()
 
     async def _dial(self, hello: Hello) -> Streams:
-        route = self._route
+        route, name = self._route, self._route.server_name
         context = tls_context(ssl.PROTOCOL_TLS_CLIENT, Path(route.folder), "client")  # Files may have been replaced.
         async with asyncio.timeout(_CONNECT_SECS):
+            # One of the host's addresses may lead nowhere: the next one is tried beside it.
             streams = await asyncio.open_connection(
-                route.host, route.port, ssl=context, server_hostname=route.server_name, limit=PIECE_BYTES
+                route.host, route.port, ssl=context, server_hostname=name, limit=PIECE_BYTES, happy_eyeballs_delay=0.25
             )
             with contextlib.suppress(OSError):
                 keep_alive(streams[1])
