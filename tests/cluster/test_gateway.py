@@ -237,7 +237,12 @@ def test_heartbeats_are_written_by_our_clock_and_name(shared: Running) -> None:
 
 def test_bytes_pass_while_a_heartbeat_is_written_slowly(shared: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     is_writing, may_end = threading.Event(), threading.Event()
-    monkeypatch.setattr(gateway_module, "write_json", lambda *_: (is_writing.set(), may_end.wait(DEADLINE_SECS)))
+
+    def write(*_: Any) -> None:
+        is_writing.set()
+        may_end.wait(DEADLINE_SECS)
+
+    monkeypatch.setattr(gateway_module, "write_json", write)
     said, hello = shared.said, shared.hello
     with said(hello(token="mine")) as (stream, _), said(hello(DATA, token="mine")) as (data, _):
         stream.write(line_of(FromRole(beat='{"state": "collecting"}')))

@@ -73,10 +73,10 @@ def test_a_saved_expert_must_observe_what_the_environment_gives_and_act_as_it_ta
     two = BoundedTensorSpec((2,), tf.float32, -3.0, 3.0, "action")
     PolicyExport(other, build({"lidar": VECTOR}), actions_of(two), tf.Variable(7, dtype=tf.int64)).save_model()
 
-    def findings_of(path: Path, *specs: Any) -> Findings:
+    def findings_of(path: Path, observation_spec: Any, action_spec: Any) -> Findings:
         findings = Findings()
         values = {"expert_policy": path, "expert_workers": 1}
-        check_saved_expert(values, *specs, findings, lambda doing: None)
+        check_saved_expert(values, observation_spec, action_spec, findings, lambda doing: None)
         return findings
 
     observation, actions = load_specs(run.specs)[0], load_actions(run.specs).spec

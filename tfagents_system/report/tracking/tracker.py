@@ -31,7 +31,6 @@ from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 _FIRST_RETRY_SECS, _LAST_RETRY_SECS = 10.0, 300.0
 
 
-@dataclasses.dataclass
 class Destination(Protocol):
     """Weights & Biases, or MLflow.
 
@@ -66,6 +65,7 @@ class Destination(Protocol):
         """For the user: where it is to be seen, or the command that sends it there."""
 
 
+@dataclasses.dataclass
 class Feed:
     """One destination, and how far it has got.
 
