@@ -28,7 +28,7 @@ BUDGETS = {
     "run_files": 2_410,
     "settings": 2_750,
     "tasks": 900,
-    "tests": 55_750,
+    "tests": 55_760,
     "tmrl": 600,
     "top level": 2_410,
     "trainer": 2_490,
