@@ -366,7 +366,8 @@ class SingleLanes:
     def step(self, action: Sequence[np.ndarray], out: Sequence[np.ndarray], lanes: Sequence[int]) -> BatchStep:
         """Steps these lanes; those that fail are among the step's `faults`."""
         reward, discount, potential = self._zeros.copy(), self._ones.copy(), self._zeros.copy()
-        ended, infos, faults = list[int](), [], _NO_FAULTS
+        ended: list[int] = []
+        infos, faults = [], _NO_FAULTS
         for lane in lanes:
             env, taken = self._envs[lane], [leaf[lane, ...] for leaf in action]
             try:
