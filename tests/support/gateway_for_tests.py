@@ -21,6 +21,7 @@ import numpy as np
 
 import tfagents_system
 from tests.support.settings_for_tests import variables_with
+from tests.support.waiting import until
 from tfagents_system.cluster import gateway as gateway_module
 from tfagents_system.cluster.gateway import Gateway, RemoteSlots, RunFacts
 from tfagents_system.machine.worker_slots import SlotCounts
@@ -187,11 +188,8 @@ class NoClaims:
         pass
 
 
-def wait_until(condition: Callable[[], Any], secs: float = DEADLINE_SECS) -> None:
-    deadline = time.monotonic() + secs
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)
+def wait_until(condition: Callable[[], object], secs: float = DEADLINE_SECS) -> None:
+    until(condition, secs, "what a gateway or a tunnel does")
 
 
 def segment(number: int, worker_id: int = 1, steps: int = 5) -> Segment:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import difflib
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +18,12 @@ from tfagents_system.agents.encoder import convolutions, has_own_networks, is_en
 from tfagents_system.checks.findings import Findings
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs import actions
+from tfagents_system.envs.backends import is_batched
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
+from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.goals import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED
 from tfagents_system.envs.history import HORIZON_TIME, frames_in, has_images, is_image, leaf_names
+from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch.data_checks import told
@@ -291,6 +297,10 @@ def check_values(
     if not params.env_config.get("curriculum") or check_curriculum(params.env_config):
         return  # None, or reported by the check of the JSON.
     curriculum, failed = Curriculum.from_config(params.env_config), set[str]()
+    can_be_seen = not (
+        collect_env.device or is_batched(collect_env.user_env) or isinstance(collect_env.user_env, EnvProcess)
+    )
+    effects = collections.defaultdict[str, list[bytes]](list)
     for name, value in curriculum.end_values():
         for env in (collect_env, eval_env if curriculum.apply_to_eval(name) else None):
             if env is None or name in failed:  # With the other value most likely the same again.
@@ -298,9 +308,39 @@ def check_values(
             enter(f"set_state() of {name} = {value} or step() with it")
             before = len(findings.errors)
             with told(findings, CURRICULUM, f"curriculum.{name}: set_state({{{name!r}: {value}}})"):
+                is_seen = not can_be_seen or env is not collect_env
+                attributes = {} if is_seen else _attributes(env)
                 env.set_state({name: value})
-                take_steps(env, 0, _STEPS_WITH_VALUE)
+                is_unseen = not is_seen and _attributes(env) == attributes
+                if is_unseen:
+                    env.reseed(0)
+                steps = pickle.dumps(tree.flatten(take_steps(env, 0, _STEPS_WITH_VALUE)))
+                effects[name].append(steps if is_unseen else b"")
             failed |= {name} if len(findings.errors) > before else set()
+    for name, seen in effects.items():
+        unseen = [steps for steps in seen if steps]
+        if name not in failed and len(unseen) == 2 and unseen[0] == unseen[1]:
+            findings.note(CURRICULUM, _without_effect(collect_env, name))
     if not failed:
         values = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
         findings.fact(CURRICULUM, f"set_state works with {values}")
+
+
+def _attributes(env: TrainingEnvironment) -> dict[str, bytes]:
+    """Content of the attributes of the environment and of its wrappers; without what can't be compared."""
+    contents = {}
+    for depth, layer in enumerate(gym_layers(env.user_env)):
+        for name, value in getattr(layer, "__dict__", {}).items():
+            with contextlib.suppress(Exception):
+                contents[f"{depth}.{name}"] = b"" if name == "env" else pickle.dumps(value)
+    return contents
+
+
+def _without_effect(env: TrainingEnvironment, name: str) -> str:
+    inner = list(gym_layers(env.user_env))[-1]
+    near = difflib.get_close_matches(name, [attribute.strip("_") for attribute in vars(inner)], cutoff=0.4)
+    meant = f"its attributes {', '.join(near)} have similar names" if near else "no attribute has a similar name"
+    return (
+        f"curriculum.{name}: set_state changes no attribute of {type(inner).__name__}, and nothing in "
+        f"{_STEPS_WITH_VALUE} steps with the same seed: let set_state use it ({meant}), or remove the parameter"
+    )
