@@ -245,7 +245,7 @@ def unsaveable_combiner() -> Any:
 
 def test_networks_that_can_not_be_saved_are_told_before_the_start() -> None:
     (finding,), _ = check(CounterEnv, agent=True, preprocessing_combiner=staticmethod(unsaveable_combiner))
-    assert finding.startswith("saving the agent's policies as SavedModels raised AssertionError: Tried to export")
+    assert finding.startswith("saving the agent's policy as a SavedModel raised AssertionError: Tried to export")
     assert finding.endswith("correct the hook of TrainParams")
 
 
@@ -254,7 +254,7 @@ def test_a_start_saves_no_policies_of_the_toolkits_own_networks_before(monkeypat
     monkeypatch.setattr(environment_checks, "PolicyExport", None)
     assert check(CounterEnv, agent=True)[0] == []
     ((finding,), _) = check(CounterEnv, agent=True, render=True)
-    assert "saving the agent's policies as SavedModels raised TypeError" in finding
+    assert "saving the agent's policy as a SavedModel raised TypeError" in finding
 
 
 def test_sizes_of_agent_and_policy() -> None:

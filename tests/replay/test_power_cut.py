@@ -86,8 +86,16 @@ def copy_while_it_changes(source, target):
             break
         except (shutil.Error, OSError):  # A checkpoint was renamed or deleted meanwhile.
             shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source / "replay", target / "replay", copy_function=shutil.copyfile)
+    shutil.copytree(source / "replay", target / "replay", copy_function=copy_unless_renamed)
     return target
+
+
+def copy_unless_renamed(path, target):
+    """Copy a file of the ring; the temporary file of an atomic write may have got its name between listing and copy."""
+    try:
+        shutil.copyfile(path, target)
+    except FileNotFoundError:
+        assert path.endswith(".tmp"), path
 
 
 def moments(exp_dir):
