@@ -81,7 +81,7 @@ COMMANDS = {
     "compare": Command(
         "curves of several runs together, with a table", "sac compare logs/reacher_task_*", "report.compare"
     ),
-    "track": Command("send metrics that a run could not send", "sac track logs/reacher", "report.tracking.tracker"),
+    "track": Command("send metrics that a run could not send", "sac track logs/reacher", "report.tracking"),
     "report": Command(
         "one HTML file on a run, or on several together: curves, settings, videos",
         "sac report logs/reacher_task_* --out report.html",

@@ -7,8 +7,7 @@ from typing import NoReturn
 from absl import logging
 
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
-from tfagents_system.report.tracking.settings import read_tracked
-from tfagents_system.report.tracking.tracker import Tracker, alone
+from tfagents_system.report.tracking import Tracker, alone, read_tracked
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.run_paths import TRACKER
 

@@ -27,7 +27,7 @@ from tfagents_system.machine.files import existing_ancestor
 from tfagents_system.machine.gpus import FOUND, gpu_of_trainer
 from tfagents_system.machine.installed import is_installed
 from tfagents_system.machine.processes import cgroups
-from tfagents_system.report.tracking.settings import TrackingSettings
+from tfagents_system.report.tracking import TrackingSettings
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import COUNTS
 

@@ -39,7 +39,7 @@ from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.gpus import gpu_of_trainer
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.machine.worker_slots import claim_of
-from tfagents_system.report.tracking.settings import TrackingSettings, keep_tracked
+from tfagents_system.report.tracking import TrackingSettings, keep_tracked
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import STALE_SECS, read_heartbeat
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock

@@ -18,7 +18,7 @@ from tfagents_system.settings.resolved import read_run
 _DEADLINE_SECS = 120.0
 _VIDEO_DEADLINE_SECS = 600.0
 _END_SECS = 30.0  # From SIGTERM to SIGKILL, unless the user insists: a device is told to wait.
-_TRACKER = "tfagents_system.report.tracking.tracker"
+_TRACKER = "tfagents_system.report.tracking"
 
 
 def write_results(

@@ -1,0 +1,416 @@
+"""Sends the rows of a run's metrics.csv to Weights & Biases or MLflow, for as long as the run lasts.
+
+`sac track logs/NAME` sends what the run itself could not: rows wait in metrics.csv while there is no network. How far
+each destination has got is in tracking_sent.json. Rows that are trained again after a kill are not sent again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from tfagents_system.checks.called_as import called_as
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
+from tfagents_system.machine.claims import lock
+from tfagents_system.machine.files import read_json, write_json
+from tfagents_system.report.run_model import RETURN, RunModel
+from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.run_paths import TRAINER, RunPaths
+from tfagents_system.settings.values import by_name
+
+Row = Mapping[str, float | None]
+
+WANDB_MODES = ("online", "offline")
+# Variables of the packages themselves. `sac track` sets those that the run had.
+LIBRARY_VARIABLES = ("WANDB_PROJECT", "WANDB_ENTITY", "WANDB_RUN_GROUP", "WANDB_TAGS", "MLFLOW_EXPERIMENT_NAME")
+_DEFAULT_PROJECT = "tfagents_system"
+_FIRST_RETRY_SECS, _LAST_RETRY_SECS = 10.0, 300.0
+_ROWS_AT_ONCE = 10
+_WANDB_INIT_SECS = 60
+# Of a request to MLflow, which the tracker repeats by itself.
+_MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM, _LONGEST_NAME, _REQUEST_SECS, _RETRIES = 1000, 100, 500, 240, 20, 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TrackingSettings:
+    """The SAC_ variables of the same names.
+
+    Attributes:
+      wandb: One of WANDB_MODES; None: nothing goes to Weights & Biases.
+      mlflow_uri: None: nothing goes to MLflow.
+    """
+
+    wandb: str | None = None
+    mlflow_uri: str | None = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> TrackingSettings:
+        """From checked variables by field; others are ignored."""
+        return cls(values.get("wandb"), values.get("mlflow_uri"))
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether metrics are sent anywhere."""
+        return self.wandb is not None or self.mlflow_uri is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Tracked:
+    """The contents of tracking.json.
+
+    Attributes:
+      settings: Those of the last start.
+      run_id: Identifies the run at Weights & Biases for its whole life.
+      names: What the last start had of LIBRARY_VARIABLES.
+    """
+
+    settings: TrackingSettings
+    run_id: str
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def read_tracked(paths: RunPaths) -> Tracked | None:
+    """None where the run was never to be tracked."""
+    content = read_json(paths.tracking_json)
+    if not content:
+        return None
+    return Tracked(TrackingSettings.of(content.get("settings", {})), content["run_id"], content.get("names", {}))
+
+
+def keep_tracked(paths: RunPaths, settings: TrackingSettings) -> Tracked:
+    """Writes the settings, and the run's id if it has none yet."""
+    before = read_tracked(paths)
+    run_id = uuid.uuid4().hex[:12] if before is None else before.run_id
+    names = {name: os.environ[name] for name in LIBRARY_VARIABLES if os.environ.get(name)}
+    tracked = Tracked(settings, run_id, names)
+    write_json(paths.tracking_json, dataclasses.asdict(tracked))
+    return tracked
+
+
+class Destination(Protocol):
+    """Weights & Biases or MLflow. Any method may raise anything, and take as long as the network does.
+
+    Attributes:
+      name: For messages.
+      key: In tracking_sent.json.
+    """
+
+    name: str
+    key: str
+
+    def begin(self, settings: Mapping[str, Any], sent: dict[str, Any]) -> None:
+        """Begins the run there, or resumes it.
+
+        Args:
+          settings: See RunModel.settings.
+          sent: What tracking_sent.json says of this destination; may be changed.
+        """
+
+    def send(self, rows: Sequence[Row]) -> None:
+        """Sends rows without empty values."""
+
+    def finish(self, is_done: bool) -> None:
+        """The run has ended there, or is to go on later."""
+
+    def where(self) -> str:
+        """For the user: where the run is to be seen, or the command that sends it there."""
+
+
+class ToWandb:
+    """A run of Weights & Biases, at a server or in files that `wandb sync` sends later.
+
+    An offline run can't be resumed: each start writes its files anew, with all rows.
+    """
+
+    name = "Weights & Biases"
+
+    def __init__(self, paths: RunPaths, tracked: Tracked) -> None:
+        self._paths, self._id, self._is_offline = paths, tracked.run_id, tracked.settings.wandb == "offline"
+        self.key = "wandb_offline" if self._is_offline else "wandb"
+        self._project = os.environ.get("WANDB_PROJECT") or _DEFAULT_PROJECT
+        self._run: Any = None
+
+    def begin(self, settings: Mapping[str, Any], sent: dict[str, Any]) -> None:
+        import wandb
+
+        self.finish(is_done=False)  # After an attempt that failed.
+        if self._is_offline:
+            sent.clear()
+            for folder in self._offline_folders():
+                shutil.rmtree(folder)
+        self._run = wandb.init(
+            dir=str(self._paths.exp_dir),
+            id=self._id,
+            name=self._paths.exp_dir.name,
+            project=self._project,
+            group=group_of(self._paths.exp_dir.name),
+            config=dict(settings),
+            mode="offline" if self._is_offline else "online",
+            resume=None if self._is_offline else "allow",
+            # What the package would look for by itself: the console, code, git, the machine's load.
+            settings=wandb.Settings(
+                console="off",
+                disable_code=True,
+                disable_git=True,
+                init_timeout=_WANDB_INIT_SECS,
+                silent=True,
+                x_disable_meta=True,
+                x_disable_stats=True,
+                x_save_requirements=False,
+            ),
+        )
+        self._run.define_metric("env_steps")
+        self._run.define_metric("*", step_metric="env_steps")
+
+    def send(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._run.log(dict(row))
+
+    def finish(self, is_done: bool) -> None:
+        if self._run is not None:
+            self._run.finish(0 if is_done else 1)
+            self._run = None
+
+    def where(self) -> str:
+        if self._is_offline:
+            return f"in files; to send them: wandb sync {' '.join(map(str, self._offline_folders()))}"
+        return f"project {self._project}, run {self._id}"
+
+    def _offline_folders(self) -> list[Path]:
+        return sorted((self._paths.exp_dir / "wandb").glob(f"offline-run-*-{self._id}"))
+
+
+class ToMlflow:
+    """A run of an MLflow experiment: at a server, or in a folder or database that MLflow's own programs read."""
+
+    name, key = "MLflow", "mlflow"
+
+    def __init__(self, paths: RunPaths, tracked: Tracked) -> None:
+        self._uri, self._shown = tracked.settings.mlflow_uri, paths.exp_dir.name
+        self._experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or _DEFAULT_PROJECT
+        self._client: Any = None
+        self._run_id = ""
+
+    def begin(self, settings: Mapping[str, Any], sent: dict[str, Any]) -> None:
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(_REQUEST_SECS))
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", str(_RETRIES))
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        self._client = MlflowClient(tracking_uri=self._uri)
+        if self._uri != sent.get("uri"):  # Another server has none of it.
+            sent.clear()
+        if "run" in sent:
+            self._client.update_run(sent["run"], status="RUNNING")
+        else:
+            run = self._client.create_run(self._experiment_id(), run_name=self._shown)
+            sent |= {"uri": self._uri, "run": run.info.run_id, "has_settings": False}
+        self._run_id = sent["run"]
+        if not sent["has_settings"]:
+            texts = {fit_name(name): str(value)[:_LONGEST_PARAM] for name, value in by_name(settings, {}, {}).items()}
+            params = [Param(name, text) for name, text in texts.items()]
+            for start in range(0, len(params), _MOST_PARAMS):
+                self._client.log_batch(self._run_id, params=params[start : start + _MOST_PARAMS])
+            sent["has_settings"] = True
+
+    def _experiment_id(self) -> str:
+        from mlflow.exceptions import MlflowException
+
+        with contextlib.suppress(MlflowException):  # It exists.
+            return str(self._client.create_experiment(self._experiment))
+        return str(self._client.get_experiment_by_name(self._experiment).experiment_id)
+
+    def send(self, rows: Sequence[Row]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        metrics = [
+            Metric(fit_name(name), value, now, int(row["env_steps"] or 0))
+            for row in rows
+            for name, value in row.items()
+        ]
+        for start in range(0, len(metrics), _MOST_METRICS):
+            self._client.log_batch(self._run_id, metrics=metrics[start : start + _MOST_METRICS])
+
+    def finish(self, is_done: bool) -> None:
+        if self._run_id:
+            self._client.set_terminated(self._run_id, "FINISHED" if is_done else "KILLED")
+
+    def where(self) -> str:
+        return f"{self._uri}, experiment {self._experiment}, run {self._run_id}"
+
+
+def group_of(name: str) -> str | None:
+    """WANDB_RUN_GROUP; without it, tasks of a sweep or an array are one group."""
+    task = re.fullmatch(r"(.+)_task_\d+", name)
+    return os.environ.get("WANDB_RUN_GROUP") or (task[1] if task else None)
+
+
+def fit_name(name: str) -> str:
+    """A name that MLflow accepts for a metric or a setting: `train/speed (m/s)` becomes `train/speed _m/s_`.
+
+    MLflow takes letters, digits and `_-. :/`, and no `//`, `.` or `..` between slashes.
+    """
+    parts = re.sub(r"[^\w\-. :/]", "_", name[:_LONGEST_NAME]).split("/")
+    return "/".join("_" if part in ("", ".", "..") else part for part in parts)
+
+
+class Feed:
+    """Sends rows to one destination and stores how far it has got.
+
+    Attributes:
+      problem: Why the last attempt failed; empty where it did not.
+      has_begun: Whether the destination has accepted the run since its last failure.
+    """
+
+    def __init__(self, destination: Destination, model: RunModel, say: Callable[[str], None]) -> None:
+        self.destination, self.problem = destination, ""
+        self._paths, self._settings, self._say = model.paths, model.settings, say
+        self._sent: dict[str, Any] = (read_json(self._paths.tracking_sent) or {}).get(destination.key, {})
+        self.has_begun, self._retry_secs, self._next_at = False, _FIRST_RETRY_SECS, 0.0
+
+    def take(self, rows: Sequence[Row]) -> None:
+        """Sends what is new of all rows, unless an attempt has failed a moment ago."""
+        if time.monotonic() < self._next_at:
+            return
+        try:
+            if not self.has_begun:
+                try:
+                    self.destination.begin(self._settings, self._sent)
+                finally:
+                    self._store()
+                self.has_begun = True
+            new = self.unsent(rows)
+            for start in range(0, len(new), _ROWS_AT_ONCE):
+                part = new[start : start + _ROWS_AT_ONCE]
+                self.destination.send([{name: x for name, x in row.items() if x is not None} for row in part])
+                self._sent |= {_kind(row): _position(row) for row in part}
+                self._store()
+        except Exception as error:  # Of any package, any network: none of it is the run's.
+            self._failed(error)
+            return
+        if self.problem:
+            self._say(f"{self.destination.name} takes rows again")
+        self.problem, self._retry_secs = "", _FIRST_RETRY_SECS
+
+    def unsent(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows behind the last one of their kind that was sent."""
+        return [row for row in rows if _position(row) > self._sent.get(_kind(row), [])]
+
+    def close(self, is_done: bool) -> None:
+        """Ends the run at the destination, for now or for ever."""
+        with contextlib.suppress(Exception):
+            self.destination.finish(is_done)
+
+    def _store(self) -> None:
+        everything = read_json(self._paths.tracking_sent) or {}
+        write_json(self._paths.tracking_sent, {**everything, self.destination.key: self._sent})
+
+    def _failed(self, error: Exception) -> None:
+        problem = f"{type(error).__name__}: {(str(error).strip() or 'no reason').splitlines()[0]}"
+        if problem != self.problem:
+            self._say(f"{self.destination.name} takes no rows ({problem}): it is tried again, and nothing is lost")
+        self.problem, self.has_begun = problem, False
+        self._next_at = time.monotonic() + self._retry_secs
+        self._retry_secs = min(2 * self._retry_secs, _LAST_RETRY_SECS)
+
+
+def _kind(row: Row) -> str:
+    """The row of an evaluation comes after rows of later iterations: each kind has an order of its own."""
+    return "eval" if row.get(RETURN) is not None else "train"
+
+
+def _position(row: Row) -> list[float]:
+    return [row.get("iteration") or 0.0, row.get("train_step") or 0.0]
+
+
+class Tracker:
+    """Sends a run's metrics to all its destinations.
+
+    Args:
+      tracked: The contents of tracking.json.
+      say: Tells the user a line.
+    """
+
+    def __init__(self, paths: RunPaths, tracked: Tracked, say: Callable[[str], None]) -> None:
+        model, settings = RunModel(paths.exp_dir), tracked.settings
+        destinations: list[Destination] = [
+            *([ToWandb(paths, tracked)] if settings.wandb is not None else []),
+            *([ToMlflow(paths, tracked)] if settings.mlflow_uri is not None else []),
+        ]
+        self.feeds = [Feed(destination, model, say) for destination in destinations]
+        self._paths, self._rows, self._seen = paths, list[Row](), (0, 0)
+
+    def look(self) -> None:
+        """Sends the rows that are new, and those that could not be sent before."""
+        with contextlib.suppress(FileNotFoundError):
+            stat = self._paths.metrics_csv.stat()
+            if (stat.st_size, stat.st_mtime_ns) != self._seen:
+                self._rows = [*RunModel(self._paths.exp_dir).rows]
+                self._seen = stat.st_size, stat.st_mtime_ns
+        for feed in self.feeds:
+            if not feed.has_begun or feed.unsent(self._rows):
+                feed.take(self._rows)
+
+    def waiting(self) -> int:
+        """Rows that wait, over all destinations."""
+        return sum(len(feed.unsent(self._rows)) for feed in self.feeds)
+
+    def close(self) -> None:
+        """Ends the run at its destinations: for ever if its trainer is done."""
+        is_done = (read_heartbeat(self._paths.heartbeat(TRAINER)) or {}).get("state") == "done"
+        for feed in self.feeds:
+            feed.close(is_done)
+
+
+@contextlib.contextmanager
+def alone(paths: RunPaths) -> Iterator[None]:
+    """Holds the lock of those who send the metrics of a run.
+
+    Raises:
+      UserError: Another process does, or the file system has no locks.
+    """
+    with paths.tracking_lock.open("w") as file:
+        if not lock(file.fileno(), Path(file.name), waits=False):
+            raise UserError(
+                f"the run in {paths.exp_dir} is under way and sends its metrics itself: its logs/tracker.log says how "
+                "that goes"
+            )
+        yield
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog=called_as("python -m tfagents_system.report.tracking"),
+        description="Sends what a run has not sent yet to Weights & Biases or MLflow, as its last start says.",
+    )
+    parser.add_argument("exp_dir", type=Path, help="the run directory")
+    paths = RunPaths(parser.parse_args(arguments).exp_dir.resolve())
+    tracked = read_tracked(paths)
+    if tracked is None or not tracked.settings.is_wanted:
+        raise UserError(
+            f"{paths.exp_dir} is no run that was to be tracked: start it with SAC_WANDB=online, SAC_WANDB=offline or "
+            "SAC_MLFLOW_URI=http://..."
+        )
+    for name, text in tracked.names.items():
+        os.environ.setdefault(name, text)
+    with alone(paths):
+        tracker = Tracker(paths, tracked, lambda line: None)  # The last line says it.
+        tracker.look()
+        tracker.close()
+    print("; ".join(f"{feed.destination.name}: {feed.problem or feed.destination.where()}" for feed in tracker.feeds))
+    return EXIT_FAILED if any(feed.problem for feed in tracker.feeds) else EXIT_DONE
+
+
+if __name__ == "__main__":
+    exit_with(main)
