@@ -85,7 +85,7 @@ COMMANDS = {
     "report": Command(
         "one HTML file on a run, or on several together: curves, settings, videos",
         "sac report logs/reacher_task_* --out report.html",
-        "report.page.write",
+        "report.page",
     ),
     "play": Command(
         "play a policy: returns and videos",

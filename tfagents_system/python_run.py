@@ -7,6 +7,7 @@ imports TensorFlow only where a policy is asked for.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import inspect
 import io
 import json
@@ -25,8 +26,9 @@ from tfagents_system.checks.called_as import NAME_VARIABLE, PYTHON_VARIABLE, run
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, shown
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.machine.claims import lock
-from tfagents_system.report.run_bar import RunBar
-from tfagents_system.report.status import state_of
+from tfagents_system.report.long_work import LongWork
+from tfagents_system.report.run_model import state_of
+from tfagents_system.report.status import summary
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.metrics import METRIC_COLUMNS
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE
@@ -195,13 +197,13 @@ class Run:
         if self._process is None:
             raise UserError(f"{self.exp_dir} was not started here: `sac status` and its metrics say how it goes on")
         deadline = None if timeout is None else time.monotonic() + timeout
-        with RunBar(progress) as bar:
+        with LongWork("starting", after_secs=0.0, in_place=True) if progress else contextlib.nullcontext() as bar:
             while self._process.poll() is None:
-                bar.show(self.status)
+                self._show(bar)
                 if deadline is not None and time.monotonic() > deadline:
                     raise TimeoutError(f"{self.exp_dir} is not finished after {timeout:.0f} s: wait again, or stop it")
                 time.sleep(_POLL_SECS)
-            bar.show(self.status)
+            self._show(bar)
         code = self._process.returncode
         if code == EXIT_BAD_INPUT:
             raise UserError(*_findings(self.output))
@@ -209,6 +211,12 @@ class Run:
             what = "was stopped and saved" if code == EXIT_RESUMABLE else f"failed with exit code {code}"
             raise RunFailedError("\n".join([f"{self.exp_dir} {what}:", *self.output.splitlines()[-_LAST_LINES:]]))
         return self
+
+    def _show(self, bar: LongWork | None) -> None:
+        if bar is not None and (status := self.status):
+            words = summary(status, time.time())
+            numbers = f"iteration {words['iteration']}, {words['env steps']} env steps, eval {words['eval return']}"
+            bar.what = f"{words['run']}: {words['state']}, {numbers}"
 
     def stop(self, timeout: float | None = None) -> None:
         """Saves everything and ends a run that was started here; the same `train(...)` goes on with it.

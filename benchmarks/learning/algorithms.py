@@ -27,7 +27,7 @@ from benchmarks.learning.tasks import OURS, PEERS, TASKS, Task, Variant
 from benchmarks.processes import ROOT, end_on_sigterm, run_json
 from benchmarks.real_run import RealRun
 from tfagents_system.report import compare
-from tfagents_system.report.curves import Run
+from tfagents_system.report.compare import Run
 from tfagents_system.run_files.metrics import read_rows
 
 FOLDER = ROOT / "benchmarks" / "learning"

@@ -19,8 +19,16 @@ from matplotlib.lines import Line2D
 
 from tfagents_system.errors import UserError
 from tfagents_system.report import compare
-from tfagents_system.report.compare import Group, curve_of, group_runs, interquartile_mean, table_of, with_interval
-from tfagents_system.report.curves import Run, read_runs
+from tfagents_system.report.compare import (
+    Group,
+    Run,
+    curve_of,
+    group_runs,
+    interquartile_mean,
+    read_runs,
+    table_of,
+    with_interval,
+)
 
 
 def our_run(
@@ -330,7 +338,7 @@ def test_lines_are_dashed_where_a_run_is_missing(tmp_path: Path, figures: list[F
 
 
 def test_bad_arguments_are_told_together(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tfagents_system.report", "compare", str(tmp_path), "--output", "none/x.pdf"]
+    command = [sys.executable, "-m", "tfagents_system.report.compare", str(tmp_path), "--output", "none/x.pdf"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) == 3 and "has no metrics.csv" in done.stderr and ".png" in done.stderr

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.statuses import NOW, status
-from tfagents_system.report.env_faults import FaultTally, fault_lines, fault_words
-from tfagents_system.report.status import plain_table, problems
+from tfagents_system.report.status import FaultTally, fault_lines, fault_words, plain_table, problems
 from tfagents_system.report.terminal import progress_line
 
 

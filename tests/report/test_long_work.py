@@ -12,7 +12,6 @@ import pytest
 
 from tfagents_system.report import long_work
 from tfagents_system.report.long_work import LongWork, followed
-from tfagents_system.report.run_bar import RunBar
 
 
 @pytest.fixture
@@ -116,24 +115,3 @@ def test_output_that_cannot_be_written_ends_nothing(error: type[Exception]) -> N
         with pytest.raises(KeyError), LongWork("export"):
             raise KeyError
     assert LongWork._shown_in == 0
-
-
-def test_a_run_is_told_in_lines_too(lines: io.StringIO) -> None:
-    trainer = {"env_steps": 500, "num_env_steps": 2000, "eval_return": -12.0}
-    with redirect_stderr(lines):
-        with RunBar(is_shown=True) as bar:
-            bar.show({})
-            bar.show({"run": {"name": "reacher", "state": "running"}, "roles": {"trainer": trainer}})
-            wait_for(lambda: "reacher" in lines.getvalue())
-            for steps, shown in ((2_000, 2_000), (2_100, 2_000)):
-                bar.show({"run": {}, "roles": {"trainer": {**trainer, "env_steps": steps}}})
-                assert bar._work is not None and bar._work.done == shown, "no more than were asked for"
-            bar.show({"run": {}, "roles": {"trainer": {"iteration": -1, "num_iter": 25}}})
-            assert bar._work is not None and (bar._work.done, bar._work.total, bar._work.doing) == (
-                0,
-                25,
-                "offline updates",
-            )
-        with RunBar(is_shown=False) as bar:
-            bar.show({"run": {}})
-    assert "reacher: running: 500 of 2,000 steps (25 %), evaluation -12, " in lines.getvalue()

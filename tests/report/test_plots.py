@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from tfagents_system.report.plots import draw_learning_curve, main
+from tfagents_system.report.run_model import RunModel
 from tfagents_system.run_files.metrics import MetricsLog
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -63,7 +64,7 @@ def line(axes, label):
 def test_the_curves_are_the_numbers_by_environment_steps(paths, figure):
     # An evaluation is written later than the row of the period that follows it.
     write(paths, train(100), train(300), evaluation(200, -900.0, 50.0), evaluation(0, -1400.0, 10.0))
-    assert draw_learning_curve(paths) == paths.learning_curve
+    assert draw_learning_curve(RunModel(paths.exp_dir)) == paths.learning_curve
     axes = figure().axes[0]
     assert line(axes, "collected") == [(200, -1400.0), (600, -1200.0)]
     assert line(axes, "evaluation") == [(0, -1400.0), (400, -900.0)]
@@ -75,7 +76,7 @@ def test_the_curves_are_the_numbers_by_environment_steps(paths, figure):
 def test_everything_is_labelled(paths, figure):
     curriculum = {"curriculum/mass": 1.0}
     write(paths, *(train(step, **curriculum) for step in (1000, 2000, 9000)), evaluation(9000, -200.0, 20.0))
-    draw_learning_curve(paths)
+    draw_learning_curve(RunModel(paths.exp_dir))
     returns, *small = figure().axes
     assert returns.get_title("left") == "pendulum_seed_3"
     assert (returns.get_xlabel(), returns.get_ylabel()) == ("environment steps", "return of an episode")
@@ -93,8 +94,8 @@ def test_everything_is_labelled(paths, figure):
 
 def test_the_picture_is_a_whole_png_and_replaces_the_old_one(paths):
     write(paths, train(100), train(200))
-    draw_learning_curve(paths)
-    draw_learning_curve(paths)
+    draw_learning_curve(RunModel(paths.exp_dir))
+    draw_learning_curve(RunModel(paths.exp_dir))
     height, width, _ = imread(paths.learning_curve).shape
     assert width == 9.0 * 150 and height > 600
     assert sorted(path.name for path in paths.exp_dir.iterdir()) == ["learning_curve.png", "metrics.csv"]
@@ -112,13 +113,13 @@ def test_the_picture_is_a_whole_png_and_replaces_the_old_one(paths):
 )
 def test_any_run_can_be_drawn(paths, figure, rows, panels):
     write(paths, *rows)
-    draw_learning_curve(paths)
+    draw_learning_curve(RunModel(paths.exp_dir))
     assert len(figure().axes) == 1 + panels
 
 
 def test_values_of_many_magnitudes_get_a_log_scale(paths, figure):
     write(paths, train(0), train(10_000), train(20_000, alpha=0.4))
-    draw_learning_curve(paths)
+    draw_learning_curve(RunModel(paths.exp_dir))
     scales = {axes.get_title("left"): axes.get_yscale() for axes in figure().axes[1:]}
     assert scales == {"critic loss": "log", "actor loss": "linear", "alpha (temperature)": "linear"}
 
@@ -126,7 +127,7 @@ def test_values_of_many_magnitudes_get_a_log_scale(paths, figure):
 def test_losses_of_held_out_episodes_are_drawn_beside_the_others(paths, figure):
     rows = [train(step, **{"validation/critic_loss": 200.0 + step}) for step in (1, 2)]
     write(paths, *rows)
-    draw_learning_curve(paths)
+    draw_learning_curve(RunModel(paths.exp_dir))
     (axes,) = [axes for axes in figure().axes if axes.get_title("left") == "critic loss"]
     assert line(axes, "held out") == [(2, 201.0), (4, 202.0)]
     assert line(axes, "trained on") == [(2, 50.0), (4, pytest.approx(100 / 3))]

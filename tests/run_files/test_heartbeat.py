@@ -1,6 +1,5 @@
 """Heartbeats: cheap, always whole, never the end of a role; and harmless to everything that shows them."""
 
-import contextlib
 import io
 import json
 import os
@@ -15,7 +14,6 @@ from rich.console import Console
 
 from tests.support.statuses import NOW, TRAINED, status
 from tfagents_system.machine.files import write_json
-from tfagents_system.report import status as status_module
 from tfagents_system.report.status import lost_workers, plain_table, problems, time_shares
 from tfagents_system.report.terminal import ProgressView, progress_line, render
 from tfagents_system.run_files import heartbeat as heartbeat_module
@@ -262,9 +260,7 @@ def shown(content):
         file=io.StringIO(), force_terminal=True, width=100, height=40, color_system=None, legacy_windows=False
     )
     console.print(render(content, 100, 40))
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        status_module._show_json([content], NOW)
-    json.loads(out.getvalue())
+    json.dumps([{**content, "problems": problems(content, NOW)}])
     lines = [progress_line(content), plain_table([content], NOW), *problems(content, NOW), *lost_workers(content)]
     lines += [f"{owner} {share}" for owner, shares in time_shares(content).items() for share in shares.items()]
     return "\n".join([console.file.getvalue(), *lines])

@@ -41,8 +41,8 @@ from tfagents_system.launch.supervisor import Rules, Supervisor, claim_cpus
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.worker_slots import KINDS
-from tfagents_system.report.env_faults import fault_lines
-from tfagents_system.report.status import is_dead
+from tfagents_system.report.run_model import is_dead
+from tfagents_system.report.status import fault_lines
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import read_heartbeat, read_status
 from tfagents_system.run_files.run_inputs import Inputs

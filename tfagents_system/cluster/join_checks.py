@@ -25,7 +25,7 @@ from tfagents_system.machine import peers
 from tfagents_system.machine.claims import held_cpus
 from tfagents_system.machine.files import read_json, write_atomically
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT
-from tfagents_system.report.status import is_under_way
+from tfagents_system.report.run_model import is_under_way
 from tfagents_system.run_files import params_folder, run_inputs
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths

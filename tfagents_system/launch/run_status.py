@@ -11,8 +11,10 @@ from typing import Any
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.role_process import RoleProcess
-from tfagents_system.report.env_faults import FaultTally, fault_lines
+from tfagents_system.report.run_model import how_far
 from tfagents_system.report.status import (
+    FaultTally,
+    fault_lines,
     finished_in_words,
     format_number,
     format_results,
@@ -20,7 +22,6 @@ from tfagents_system.report.status import (
     time_shares,
     write_status,
 )
-from tfagents_system.report.statuses_of_runs import how_far
 from tfagents_system.report.terminal import ProgressView
 from tfagents_system.run_files.heartbeat import BEAT_SECS, STALE_SECS, read_heartbeat, read_status
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role

@@ -49,7 +49,7 @@ def write_results(
     programs = [  # In this order: the video is in the report.
         ("plot", "drawing the learning curve", "tfagents_system.report.plots", [run], "plots"),
         ("video", "playing one episode of the trained policy for a video", "tfagents_system.run", play, "video"),
-        ("report", "writing the report", "tfagents_system.report.page.write", [run], "report"),
+        ("report", "writing the report", "tfagents_system.report.page", [run], "report"),
     ]
     programs = [
         *(programs if report else []),

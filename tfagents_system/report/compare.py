@@ -1,6 +1,6 @@
 """Compares runs: learning curves with interquartile means and bootstrap intervals, and a table.
 
-    python -m tfagents_system.report compare logs/exp_task_* [--group NAME=PATTERN]... [--output compare.png]
+    sac compare logs/exp_task_* [--group NAME=PATTERN]... [--output compare.png]
 
 Runs that differ in nothing but the seed are one group. Statistics are those of Agarwal et al. (arXiv 2108.13264), by
 their library rliable: the mean of the middle half of the runs, and the interval that contains it with 95 % probability
@@ -13,8 +13,11 @@ import argparse
 import csv
 import dataclasses
 import fnmatch
+import math
 import os
+import re
 import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,15 +26,29 @@ import numpy as np
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.findings import counted
-from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.machine.files import replacing
-from tfagents_system.report.curves import HIGHEST, RETURN, SUCCESS, Run, read_runs
-from tfagents_system.report.long_work import LongWork
-from tfagents_system.report.plots import tidy_steps
+from tfagents_system.report.long_work import LongWork, followed
+from tfagents_system.report.plots import marker, tidy
+from tfagents_system.report.run_model import (
+    DONE,
+    HIGHEST,
+    RETURN,
+    SUCCESS,
+    TRAIN_RETURN,
+    UNKNOWN,
+    RunModel,
+    distinct_names,
+    runs_among,
+)
 from tfagents_system.report.status import aligned, format_number
-from tfagents_system.report.statuses_of_runs import distinct_names, runs_among
 from tfagents_system.settings.values import differing, in_words
 
+METRICS, TRAINING, MONITOR, EVALUATIONS = "metrics.csv", "metrics.csv (training)", "monitor.csv", "evaluations.npz"
+_MONITOR_WINDOW_EPISODES = 10
+_ALIKE = ("SAC_SEED", "SAC_REPORT")  # Runs that differ in these alone are runs of one setting.
+# Suffixes that distinguish the runs of one experiment: exp_task_3, exp_seed_3, SAC_3.
+_OUR_SUFFIX, _PEER_SUFFIX = r"_(task|seed)_?[0-9]+$", r"[-_](task|seed|run)?[-_]?[0-9]+$"
 _PICTURE = "compare.png"
 _REPETITIONS = 2000
 _MOST_POINTS = 100
@@ -47,35 +64,159 @@ _COLUMNS = (
     "source",
     "metric",
 )
-_COLORS = ("#2a6f97", "#c8553d", "#5b8e3e", "#8a5a9e", "#d19a2c", "#3d9a9a", "#8c6d5a", "#c65b8e", "#6b7280", "#1f2a44")
-_MARKERS = ("", "o", "s", "^")  # Of the first ten groups, the next ten and so on.
-_LEGEND_WIDTH = 120  # In characters, including each entry's marker and spacing.
 
 
 @dataclasses.dataclass(frozen=True)
-class Curve:
-    """A group's interquartile mean over environment steps.
+class Run:
+    """One run's curve.
 
     Attributes:
-      steps: [n] environment steps.
-      iqm, low, high: [n] interquartile mean, and the ends of its interval.
-      counts: [n] runs that have reached the step.
+      experiment: Its name without the suffix of its seed.
+      settings: Settings that differ from its files, except the seed; by name.
+      state: `done`, `running`, `stopped`, `failed`, ... as in status.py; `-` if unknown.
+      steps: [n] float64, environment steps, ascending.
+      values: [n] float64, of the requested metric: by default the mean return of each evaluation, or of training
+        episodes if there are only those.
+      best: Of its policies, see `RunModel.best`; None: none has learned anything yet.
     """
 
+    folder: Path
+    experiment: str
+    settings: Mapping[str, Any]
+    state: str
     steps: np.ndarray
-    iqm: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    counts: np.ndarray
+    values: np.ndarray
+    source: str
+    best: float | None
+
+    @property
+    def is_ours(self) -> bool:
+        return self.source in (METRICS, TRAINING)
+
+    @property
+    def is_of_training(self) -> bool:
+        """Whether the values are returns of training episodes instead of evaluations."""
+        return self.source in (TRAINING, MONITOR)
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.state not in (DONE, UNKNOWN)
+
+
+# Reading.
+
+
+def read_runs(folders: Sequence[Path], metric: str = RETURN) -> list[Run]:
+    """Reads all; a run that is not finished may have no evaluation yet.
+
+    Args:
+      metric: A column of metrics.csv. Other libraries' runs have returns, and success if their environment reports it.
+
+    Raises:
+      UserError: Some are not run directories, or can't be read; with all findings.
+    """
+    runs, findings = list[Run](), list[str]()
+    for folder in followed(folders, "reading", "runs", len(folders)):
+        try:
+            model = RunModel(folder)
+            runs.append(run_of(model, metric) if model.is_ours else _peer(folder, metric))
+        except UserError as error:
+            findings += error.findings
+    if findings:
+        raise UserError(*findings)
+    return runs
+
+
+def run_of(model: RunModel, metric: str = RETURN) -> Run:
+    """A run of this toolkit.
+
+    Raises:
+      UserError: It has no such metric, or is done and has no evaluation.
+    """
+    path, source, result = model.paths.metrics_csv, METRICS, RETURN
+    if model.run_json.get("attributes", {}).get("num_eval_episodes") == 0:
+        result = TRAIN_RETURN
+        source, metric = (TRAINING, TRAIN_RETURN) if metric == RETURN else (METRICS, metric)
+    has_results = any(row.get(result) is not None for row in model.rows)
+    if model.state == DONE and not has_results:
+        fault = "has no evaluation" if path.exists() else "is missing"
+        raise UserError(f"{path} {fault}, although the run is done: restore it, or leave this run out")
+    pairs = [(row.get("env_steps") or 0.0, value) for row in model.rows if (value := row.get(metric)) is not None]
+    if has_results and not pairs:
+        known = ", ".join(sorted({name for row in model.rows for name, value in row.items() if value is not None}))
+        raise UserError(f"{path} has no {metric}: leave it out, or compare what it has ({known})")
+    settings = {name: value for name, value in model.overrides.items() if name not in _ALIKE}
+    experiment = re.sub(_OUR_SUFFIX, "", model.name) or model.name
+    return Run(model.folder, experiment, settings, model.state, *_ordered(pairs), source, model.best(metric))
+
+
+def _peer(folder: Path, metric: str) -> Run:
+    """A run of Stable-Baselines3."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no directory: give run directories, such as logs/exp_task_*")
+    monitors = sorted(folder.glob(f"*{MONITOR}"))
+    path = folder / EVALUATIONS if (folder / EVALUATIONS).exists() else monitors[0] if monitors else None
+    if path is None:
+        raise UserError(
+            f"{folder} has no metrics.csv, {EVALUATIONS} or {MONITOR}: give directories of runs of this toolkit or of "
+            "Stable-Baselines3"
+        )
+    source = EVALUATIONS if path.name == EVALUATIONS else MONITOR
+    try:
+        pairs = _evaluations(path, metric) if source == EVALUATIONS else _episodes(monitors, metric)
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}): leave it out") from None
+    steps, values = _ordered(pairs)
+    if not len(steps):
+        kind = "evaluation" if source == EVALUATIONS else "episode"
+        raise UserError(f"{path} has no {kind} with a finite return: leave it out")
+    experiment = re.sub(_PEER_SUFFIX, "", folder.resolve().name) or folder.resolve().name
+    return Run(folder, experiment, {}, UNKNOWN, steps, values, source, float(values.max()))
+
+
+def _evaluations(path: Path, metric: str) -> list[tuple[float, float]]:
+    """Of EvalCallback: `timesteps` [n], `results` and, where the environment tells it, `successes` [n, episodes]."""
+    with np.load(path, allow_pickle=False) as content:
+        name = {RETURN: "results", SUCCESS: "successes"}.get(metric)
+        if name not in content:
+            raise UserError(f"{path} has no {metric}: leave it out, or compare {RETURN}")
+        steps, results = content["timesteps"], content[name]
+        return list(zip(steps.tolist(), results.mean(axis=tuple(range(1, results.ndim))).tolist(), strict=True))
+
+
+def _episodes(paths: Sequence[Path], metric: str) -> list[tuple[float, float]]:
+    """Of Monitor, one file an environment: a line of JSON, then return, length and time of each episode.
+
+    Returns are means over the last episodes.
+    """
+    if metric != RETURN:
+        raise UserError(f"{paths[0]} has returns alone, no {metric}: leave it out, or compare returns")
+    episodes: list[tuple[float, float, float]] = []  # Seconds, length, return.
+    for path in paths:
+        with path.open(encoding="utf-8", newline="") as file:
+            file.readline()
+            episodes += [(float(row["t"]), float(row["l"]), float(row["r"])) for row in csv.DictReader(file)]
+    episodes = sorted(episode for episode in episodes if all(map(math.isfinite, episode)))
+    steps = np.cumsum([length for _, length, _ in episodes])
+    returns = [value for *_, value in episodes]
+    last = range(1, len(returns) + 1)
+    means = [float(np.mean(returns[max(0, end - _MONITOR_WINDOW_EPISODES) : end])) for end in last]
+    return list(zip(steps.tolist(), means, strict=True))
+
+
+def _ordered(pairs: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
+    """Ascending; of several evaluations after the same number of steps the last one counts, and of NaN none."""
+    by_step = {step: value for step, value in pairs if math.isfinite(step) and math.isfinite(value)}
+    steps = np.array(sorted(by_step), np.float64)
+    return steps, np.array([by_step[step] for step in steps], np.float64)
+
+
+# Grouping.
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed.
-
-    Attributes:
-      runs: All of them; some may have no value yet.
-    """
+    """Runs that differ in nothing but the seed; some may have no value yet."""
 
     name: str
     runs: tuple[Run, ...]
@@ -94,33 +235,29 @@ def group_runs(runs: Sequence[Run], patterns: Sequence[str] = ()) -> list[Group]
         decides; a run without a match joins those of its experiment and settings, named by the settings that not all
         runs share. Where each group is a single run it has the run's name.
     """
-    experiments = {run.experiment for run in runs}
     ours = [run for run in runs if run.is_ours]  # Other runs have no settings to compare.
     words = {run.folder: in_words(own) for run, own in zip(ours, differing([r.settings for r in ours]), strict=True)}
+    several = len({run.experiment for run in runs}) > 1
+    matched = [_matching(run, patterns) for run in runs]
     by_name: dict[str, list[Run]] = {}
-    for run in runs:
-        name = _matching(run, patterns) or _name(run, words.get(run.folder, ""), len(experiments) > 1)
-        by_name.setdefault(name, []).append(run)
-    groups = [Group(name, tuple(members)) for name, members in by_name.items()]
-    if not are_single(groups):
-        return groups
-    own = distinct_names([run.folder.resolve() for run in runs])
-    return [
-        group if _matching(run, patterns) else Group(_of_one(run, own[run.folder.resolve()], words), group.runs)
-        for group in groups
-        for run in group.runs
-    ]
+    for run, match in zip(runs, matched, strict=True):
+        settings = words.get(run.folder, "")
+        own = " ".join(filter(None, [run.experiment if several or not settings else "", settings]))
+        by_name.setdefault(match or own, []).append(run)
+    if any(len(members) > 1 for members in by_name.values()):
+        return [Group(name, tuple(members)) for name, members in by_name.items()]
+    names = distinct_names([run.folder.resolve() for run in runs])
+    groups = []
+    for run, match in zip(runs, matched, strict=True):
+        is_task = run.folder.resolve().name != run.experiment  # Its number says nothing, so its settings are added.
+        own = " ".join(filter(None, [names[run.folder.resolve()], words.get(run.folder, "") if is_task else ""]))
+        groups.append(Group(match or own, (run,)))
+    return groups
 
 
 def are_single(groups: Sequence[Group]) -> bool:
     """Whether each group is a single run: there is no mean of several, and no interval."""
     return all(len(group.runs) == 1 for group in groups)
-
-
-def _of_one(run: Run, name: str, words: Mapping[Path, str]) -> str:
-    """The run's name; of a task, whose number says nothing, with its settings."""
-    is_task = run.folder.resolve().name != run.experiment
-    return " ".join(filter(None, [name, words.get(run.folder, "") if is_task else ""]))
 
 
 def _matching(run: Run, patterns: Sequence[str]) -> str | None:
@@ -133,8 +270,7 @@ def _matching(run: Run, patterns: Sequence[str]) -> str | None:
     return None
 
 
-def _name(run: Run, words: str, with_experiment: bool) -> str:
-    return " ".join(filter(None, [run.experiment if with_experiment or not words else "", words]))
+# Statistics.
 
 
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
@@ -171,6 +307,23 @@ def with_interval(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return estimates[""], intervals[""][0], intervals[""][1]
 
 
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A group's interquartile mean over environment steps.
+
+    Attributes:
+      steps: [n] environment steps.
+      iqm, low, high: [n] interquartile mean, and the ends of its interval.
+      counts: [n] runs that have reached the step.
+    """
+
+    steps: np.ndarray
+    iqm: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    counts: np.ndarray
+
+
 def curve_of(group: Group) -> Curve:
     """The curve from the first step at which all runs have been evaluated, linear between evaluations.
 
@@ -202,27 +355,38 @@ def table_of(groups: Sequence[Group], metric: str = RETURN) -> list[dict[str, An
         begun = group.begun
         row: dict[str, Any] = dict.fromkeys(_COLUMNS)
         row |= {"group": group.name, "runs": len(group.runs), "source": ", ".join({r.source: 0 for r in group.runs})}
-        row["metric"] = metric
-        row["unfinished"] = sum(run.is_unfinished for run in group.runs)
+        row |= {"metric": metric, "unfinished": sum(run.is_unfinished for run in group.runs)}
         if begun:
             iqm, low, high = with_interval(np.array([[run.values[-1]] for run in begun]))
-            row["final_iqm"] = float(iqm[0])
+            row |= {"final_iqm": float(iqm[0]), "env_steps": int(max(run.steps[-1] for run in begun))}
             if metric in HIGHEST or len(begun) == 1:
                 row["best"] = max((run.best for run in begun if run.best is not None), default=None)
             if len(begun) > 1:
                 row |= {"final_low": float(low[0]), "final_high": float(high[0])}
-            row["env_steps"] = int(max(run.steps[-1] for run in begun))
         rows.append(row)
     return rows
 
 
+def cells_of(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Names of columns and the texts of a table for people."""
+    numbers = [[format_number(row[name]) for name in ("env_steps", "final_iqm", "best")] for row in rows]
+    if all(row["runs"] == 1 for row in rows):
+        cells = [[row["group"], *texts] for row, texts in zip(rows, numbers, strict=True)]
+        return ["run", "env steps", "final", "best"], cells
+    cells = []
+    for row, (steps, final, best) in zip(rows, numbers, strict=True):
+        ends = [format_number(row[name]) for name in ("final_low", "final_high")]
+        interval = "-" if row["final_low"] is None else f"[{', '.join(ends)}]"
+        cells.append([row["group"], f"{row['runs']}{'*' if row['unfinished'] else ' '}", steps, final, interval, best])
+    return ["group", "runs", "env steps", "final IQM", "95 % interval", "best"], cells
+
+
+# What is shown.
+
+
 def print_table(rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
     """Prints the table, and below it the runs that are not finished."""
-    header = ("group", "runs", "env steps", "final IQM", "95 % interval", "best")
-    cells = [_cells(row) for row in rows]
-    if all(row["runs"] == 1 for row in rows):
-        header = ("run", "env steps", "final", "best")  # type: ignore[assignment]
-        cells = [(name, *numbers, best) for name, _, *numbers, _, best in cells]
+    header, cells = cells_of(rows)
     print("\n".join(aligned([header, *cells], header[:1])))
     for run in runs:
         if run.is_of_training:
@@ -232,27 +396,10 @@ def print_table(rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
             print(f"unfinished: {run.folder} ({run.state}, {reached})")
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    runs = f"{row['runs']}*" if row["unfinished"] else f"{row['runs']} "
-    interval = "-"
-    if row["final_low"] is not None:
-        interval = f"[{format_number(row['final_low'])}, {format_number(row['final_high'])}]"
-    numbers = [format_number(row[name]) for name in ("env_steps", "final_iqm", "best")]
-    return row["group"], runs, numbers[0], numbers[1], interval, numbers[2]
-
-
-def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """The same as CSV; missing values are empty."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def draw(groups: Sequence[Group], path: Path, metric: str = RETURN) -> None:
     """Draws a curve with its interval for each group, and its runs as thin lines.
 
-    A curve is dashed where not all runs of its group have reached. After the tenth group colors repeat, with markers.
+    A curve is dashed where not all runs of its group have reached.
 
     Raises:
       OSError: The picture can't be written.
@@ -263,64 +410,32 @@ def draw(groups: Sequence[Group], path: Path, metric: str = RETURN) -> None:
     axes = figure.add_subplot()
     for number, group in enumerate(groups):
         if group.begun:
-            repeats, color = divmod(number, len(_COLORS))
-            marker, told = _MARKERS[repeats % len(_MARKERS)], not are_single(groups)
-            _draw_group(axes, group, curve_of(group), _COLORS[color], marker, told)
+            _draw_group(axes, group, curve_of(group), f"C{number % 10}", has_count=not are_single(groups))
     axes.set_ylabel({RETURN: "return of an evaluation", SUCCESS: "success rate of an evaluation"}.get(metric, metric))
     title = "single runs" if are_single(groups) else "interquartile mean with 95 % interval"
     axes.set_title(title, loc="left", fontsize=10)
-    tidy_steps(axes)
-    _place_legend(figure, axes)
+    tidy(axes)
+    figure.legend(loc="outside lower left", frameon=False, fontsize=8, ncols=2)
     with replacing(path) as file:
         figure.savefig(file, format="png")
 
 
-def _draw_group(axes: Any, group: Group, curve: Curve, color: str, marker: str, is_told_how_many: bool) -> None:
+def _draw_group(axes: Any, group: Group, curve: Curve, color: str, *, has_count: bool) -> None:
     for run in group.begun:
-        alone = {"marker": "o", "markersize": 3} if len(run.steps) == 1 else {}  # A line would not show it.
-        axes.plot(run.steps, run.values, color=color, linewidth=0.6, alpha=0.35, **alone)
+        axes.plot(run.steps, run.values, color=color, linewidth=0.6, alpha=0.35, **marker(run.steps, most=1))
     axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.18, linewidth=0)
-    label = f"{group.name} ({', '.join(facts)})" if (facts := _facts(group, is_told_how_many)) else group.name
-    is_all = curve.counts == len(group.runs)
-    style = {
-        "color": color,
-        "linewidth": 2.0,
-        "markersize": 4,
-        "marker": marker or ("o" if len(curve.steps) <= 3 else ""),
-    }
-    axes.plot(curve.steps[is_all], curve.iqm[is_all], label=label, **style)
-    if not is_all.all():
-        start = max(0, int(is_all.sum()) - 1)
-        axes.plot(curve.steps[start:], curve.iqm[start:], linestyle=(0, (3, 1.5)), **style)
-
-
-def _facts(group: Group, is_told_how_many: bool) -> list[str]:
-    """`5 runs`, `1 unfinished`, and a note if a curve is not of evaluations."""
-    facts = [counted(len(group.runs), "run")] if is_told_how_many else []
+    facts = [counted(len(group.runs), "run")] if has_count else []
     if unfinished := sum(run.is_unfinished for run in group.runs):
-        facts.append(f"{unfinished} unfinished" if is_told_how_many else "unfinished")
+        facts.append(f"{unfinished} unfinished" if has_count else "unfinished")
     if any(run.is_of_training for run in group.runs):
         facts.append("training episodes")
-    return facts
-
-
-def _place_legend(figure: Any, axes: Any) -> None:
-    """Inside the axes if it is small, otherwise below them."""
-    handles, labels = axes.get_legend_handles_labels()
-    longest = max(map(len, labels), default=0)
-    if len(labels) <= 6 and longest <= 60:
-        axes.legend(loc="best", frameon=False, fontsize=9)
-    else:
-        columns = max(1, min(4, _LEGEND_WIDTH // max(1, longest)))
-        figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, ncols=columns)
-
-
-def _beside(folders: Sequence[Path]) -> Path:
-    """compare.png in the folder that contains all runs; in the current one if there is none that is writable."""
-    parents = {folder.resolve().parent for folder in folders}
-    parent = parents.pop()
-    is_one = not parents and os.access(parent, os.W_OK)
-    return parent / _PICTURE if is_one and parent != Path.cwd() else Path(_PICTURE)
+    label = f"{group.name} ({', '.join(facts)})" if facts else group.name
+    whole = int((curve.counts == len(group.runs)).sum())  # Points that all runs have reached come first.
+    style = {"color": color, "linewidth": 2.0, **marker(curve.steps, most=3)}
+    axes.plot(curve.steps[:whole], curve.iqm[:whole], label=label, **style)
+    if whole < len(curve.steps):
+        start = max(0, whole - 1)
+        axes.plot(curve.steps[start:], curve.iqm[start:], linestyle=(0, (3, 1.5)), **style)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -330,7 +445,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       UserError: There is nothing to compare; with all findings.
     """
     parser = argparse.ArgumentParser(
-        prog=called_as("python -m tfagents_system.report compare"),
+        prog=called_as("python -m tfagents_system.report.compare"),
         description="Compares runs: learning curves and a table.",
     )
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/exp_task_*")
@@ -341,19 +456,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--metric", default=RETURN, metavar="COLUMN", help=f"of metrics.csv, such as {SUCCESS} (default: {RETURN})"
     )
     parser.add_argument(
-        "--output", type=Path, help=f"default: {_PICTURE} in the folder that the runs lie in; a CSV beside it"
+        "--output", type=Path, help=f"default: {_PICTURE} in the folder of all these runs; a CSV beside it"
     )
     args = parser.parse_args(argv)
-    args.run = runs_among(args.run)
-    args.output = args.output or _beside(args.run)
+    folders = runs_among(args.run)
+    output = args.output or _beside(folders)
     findings = []
-    if args.output.suffix.lower() != ".png":
-        findings.append(f"--output must be a .png file, found {args.output}: the table goes beside it, as .csv")
-    if not args.output.absolute().parent.is_dir():
-        findings.append(f"--output: there is no directory {args.output.absolute().parent}: make it first")
+    if output.suffix.lower() != ".png":
+        findings.append(f"--output must be a .png file, found {output}: the table goes beside it, as .csv")
+    if not output.absolute().parent.is_dir():
+        findings.append(f"--output: there is no directory {output.absolute().parent}: make it first")
     runs = []
     try:
-        runs = read_runs(args.run, args.metric)
+        runs = read_runs(folders, args.metric)
         if not any(len(run.steps) for run in runs):
             findings.append(f"no run has an evaluation with {args.metric} yet: wait for the first one")
     except UserError as error:
@@ -365,8 +480,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = table_of(groups, args.metric)
     print_table(rows, runs)
     with LongWork("drawing"):
-        draw(groups, args.output, args.metric)
-    table = args.output.with_suffix(".csv")
-    write_table(rows, table)
-    print(f"plot:  {args.output}\ntable: {table}")
+        draw(groups, output, args.metric)
+    table = output.with_suffix(".csv")
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"plot:  {output}\ntable: {table}")
     return EXIT_DONE
+
+
+def _beside(folders: Sequence[Path]) -> Path:
+    """compare.png in the folder that contains all runs; in the current one if there is none that is writable."""
+    parents = {folder.resolve().parent for folder in folders}
+    parent = parents.pop()
+    return parent / _PICTURE if not parents and os.access(parent, os.W_OK) else Path(_PICTURE)
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,16 +1,15 @@
-"""status.json: the state of a run, for watching it from outside.
+"""status.json in words: problems, numbers, a line and a table. `sac status logs/* [--follow] [--json]` prints them.
 
-`python -m tfagents_system.report.status logs/* [--follow] [--json]` reads only these files: no connection to the run,
-no TensorFlow and no NumPy, so it answers immediately, also on a login node.
+It reads only files: no connection to the run, no TensorFlow and no NumPy.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,27 +19,34 @@ from tfagents_system.checks.findings import counted
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, print_findings
 from tfagents_system.machine.files import write_json
 from tfagents_system.machine.worker_slots import EVAL, EXPERT
-from tfagents_system.report.env_faults import fault_lines
-from tfagents_system.report.statuses_of_runs import (
-    SETTINGS,
-    is_beside_runs,
+from tfagents_system.report.run_model import (
+    RunModel,
+    distinct_names,
+    is_dead,
+    is_under_way,
     missing_runs,
-    read_all,
+    runs_among,
+    state_of,
     usual_folder,
     usual_runs,
 )
-from tfagents_system.run_files.heartbeat import LIVE_STATES, STALE_SECS, clean_text, is_live, is_offline
+from tfagents_system.run_files.heartbeat import STALE_SECS, clean_text, is_live, is_offline
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 from tfagents_system.settings.values import differing, in_words
 
+Status = Mapping[str, Any]
+
+SETTINGS = "settings"
+COLUMNS = ("run", "state", "iteration", "env steps", "updates/s", "steps/s", "eval return", "best", "left", "restarts")
+_LEFT_ALIGNED = ("run", SETTINGS, "state")
 _LONG_WAIT_SECS = 60.0
 _FOLLOW_SECS = 2.0
 _ENDED_STATES = ("done", "stopped")
 _MAX_NAMES = 4
-
-# Between the first two there is a column of the settings that differ, where several runs are shown.
-COLUMNS = ("run", "state", "iteration", "env steps", "updates/s", "steps/s", "eval return", "best", "left", "restarts")
-LEFT_ALIGNED = ("run", SETTINGS, "state")
+# In a worker's heartbeat, where they begin at 0 with its process, and in `run` of status.json.
+_FAULT_COUNTS = ("env_faults", "eval_env_faults", "episodes")
+_LAST_FAULT = "last_env_fault"
+_CUT_SHARE, _FEW_CUTS = 0.05, 3
 
 _complained: set[Path] = set()
 
@@ -55,27 +61,10 @@ def write_status(path: Path, status: dict[str, Any]) -> None:
         _complained.add(path)
 
 
-def is_dead(status: dict[str, Any], now: float) -> bool:
-    """Whether an unfinished run is silent because its supervisor or the machine was killed."""
-    run = status["run"]
-    return is_live(run) and now - run.get("updated_at", 0.0) > STALE_SECS
+# What looks wrong.
 
 
-def is_under_way(status: dict[str, Any], now: float) -> bool:
-    """Whether its processes are at work."""
-    return is_live(status["run"]) and not is_dead(status, now)
-
-
-def state_of(status: dict[str, Any], now: float) -> str:
-    """`starting`, `running`, `saving`, `done`, `stopped`, `failed` or `dead`."""
-    if is_dead(status, now):
-        return "dead"
-    state, trainer = str(status["run"].get("state")), status["roles"].get(TRAINER, {}).get("state", "starting")
-    shown = {"starting": "starting", "saving": "saving", "stopped": "saving"}  # Stopped: the others are still saving.
-    return shown.get(trainer, state) if state in LIVE_STATES else state
-
-
-def problems(status: dict[str, Any], now: float) -> list[str]:
+def problems(status: Status, now: float) -> list[str]:
     """What looks wrong, a sentence each.
 
     A supervisor that is gone; roles that are down, do not answer, wait for long or report an error; why a run failed;
@@ -84,7 +73,7 @@ def problems(status: dict[str, Any], now: float) -> list[str]:
     return [*state_problems(status, now), *fault_lines(status["run"])]
 
 
-def state_problems(status: dict[str, Any], now: float) -> list[str]:
+def state_problems(status: Status, now: float) -> list[str]:
     """`problems` without simulators' failures, which are past but stay reported."""
     run = status["run"]
     if not is_live(run):
@@ -93,67 +82,20 @@ def state_problems(status: dict[str, Any], now: float) -> list[str]:
     if is_dead(status, now):
         age = format_secs(now - run.get("updated_at", 0.0))
         return [f"the supervisor (pid {run.get('pid')} on {run.get('host')}) is gone: last heard of {age} ago"]
-    found: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    by_problem: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for role, beat in status["roles"].items():
         for before, secs, after in _role_problems(beat, run.get("started_at", now), now):
-            found.setdefault((before, after), []).append((label(role, beat), secs))
+            by_problem.setdefault((before, after), []).append((label(role, beat), secs))
     sentences = []
-    for (before, after), roles in found.items():
-        longest = max(secs for _, secs in roles)
+    for (before, after), roles in by_problem.items():
+        longest, rest = max(secs for _, secs in roles), len(roles) - _MAX_NAMES
+        names = ", ".join(role for role, _ in roles[:_MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
         words = [before, format_secs(longest) if longest else "", after]
-        sentences.append(f"{_names([role for role, _ in roles])}: {' '.join(filter(None, words))}")
+        sentences.append(f"{names}: {' '.join(filter(None, words))}")
     return sentences
 
 
-def finished_in_words(name: str, why_early: str | None, num_iter: int | None) -> str:
-    """`reach is finished: num_iter=25 is reached`, `reach is finished early: max_hours=2 is reached`.
-
-    Args:
-      name: Of the run.
-      why_early: Why it has ended before its last iteration; None where it has not.
-      num_iter: How many iterations were asked for.
-    """
-    if why_early is None:
-        return f"{name} is finished" + ("" if num_iter is None else f": num_iter={num_iter} is reached")
-    early = "" if why_early.startswith("num_env_steps") else " early"
-    return f"{name} is finished{early}: {why_early}"
-
-
-def label(role: str, beat: Mapping[str, Any]) -> str:
-    """`worker_1`, `worker_2 (expert)`."""
-    return f"{role} ({beat['kind']})" if beat.get("kind") else role
-
-
-def lost_workers(status: dict[str, Any]) -> list[str]:
-    """The workers that failed too often and were not started again, or that a run had nothing of: a sentence each."""
-    is_done = status["run"].get("state") == "done"
-    return [
-        f"{label(role, beat)}: {words}"
-        for role, beat in status["roles"].items()
-        if (words := _given_up(beat) if beat.get("given_up") else _without_steps(role, beat, is_done))
-    ]
-
-
-def _without_steps(role: str, beat: dict[str, Any], is_done: bool) -> str:
-    """What is told of a worker that should have collected and has not; empty of any other.
-
-    Of one that has not failed it is told only if it was an expert, of a run that is done.
-    """
-    collects = is_worker(role) and beat.get("kind") in (None, EXPERT) and not beat.get("remote")
-    if not collects or beat.get("has_worked") or beat.get("steps"):
-        return ""
-    if beat.get("failed_with"):
-        starts = counted(beat.get("restarts", 0) + 1, "start")
-        return f"collected nothing in {starts}, last failure: {beat['failed_with']}"
-    return "collected nothing" if is_done and beat.get("kind") == EXPERT else ""
-
-
-def _given_up(beat: dict[str, Any]) -> str:
-    because = f": {beat['given_up_because']}" if beat.get("given_up_because") else ""
-    return f"given up after {beat.get('restarts', 0)} restarts{because}"
-
-
-def _role_problems(beat: dict[str, Any], started_at: float, now: float) -> Iterator[tuple[str, float, str]]:
+def _role_problems(beat: Mapping[str, Any], started_at: float, now: float) -> Iterator[tuple[str, float, str]]:
     """Problems as (text, seconds or 0, text)."""
     if beat.get("error"):
         yield str(beat["error"]), 0.0, ""
@@ -171,31 +113,117 @@ def _role_problems(beat: dict[str, Any], started_at: float, now: float) -> Itera
         yield "waiting", wait, f"for {beat['waiting_for']}" if beat.get("waiting_for") else ""
 
 
-def _names(roles: Sequence[str]) -> str:
-    rest = len(roles) - _MAX_NAMES
-    return ", ".join(roles[:_MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+def label(role: str, beat: Mapping[str, Any]) -> str:
+    """`worker_1`, `worker_2 (expert)`."""
+    return f"{role} ({beat['kind']})" if beat.get("kind") else role
 
 
-def summaries(statuses: Sequence[dict[str, Any]], now: float) -> list[dict[str, str]]:
-    """Several runs as lines of the table, with the settings in which they differ, where they do."""
-    rows = [summary(status, now) for status in statuses]
-    words = [clean_text(in_words(own)) for own in differing([status.get(SETTINGS) or {} for status in statuses])]
-    if len(rows) < 2 or not any(words):
-        return rows
-    return [{"run": row["run"], SETTINGS: own, **row} for row, own in zip(rows, words, strict=True)]
+def lost_workers(status: Status) -> list[str]:
+    """The workers that failed too often and were not started again, or that collected nothing: a sentence each."""
+    is_done = status["run"].get("state") == "done"
+    return [
+        f"{label(role, beat)}: {words}"
+        for role, beat in status["roles"].items()
+        if (words := _given_up(beat) if beat.get("given_up") else _without_steps(role, beat, is_done))
+    ]
 
 
-def summary(status: dict[str, Any], now: float) -> dict[str, str]:
+def _without_steps(role: str, beat: Mapping[str, Any], is_done: bool) -> str:
+    """That a worker failed before its first step, or that an expert of a run that is done had none; else empty."""
+    collects = is_worker(role) and beat.get("kind") in (None, EXPERT) and not beat.get("remote")
+    if not collects or beat.get("has_worked") or beat.get("steps"):
+        return ""
+    if beat.get("failed_with"):
+        starts = counted(beat.get("restarts", 0) + 1, "start")
+        return f"collected nothing in {starts}, last failure: {beat['failed_with']}"
+    return "collected nothing" if is_done and beat.get("kind") == EXPERT else ""
+
+
+def _given_up(beat: Mapping[str, Any]) -> str:
+    because = f": {beat['given_up_because']}" if beat.get("given_up_because") else ""
+    return f"given up after {beat.get('restarts', 0)} restarts{because}"
+
+
+# Failures of simulators.
+
+
+class FaultTally:
+    """Sums the workers' reports on their simulators; restarts of a worker or of the run do not reset it.
+
+    Args:
+      status: The status from an earlier start of the run; None: there was none.
+    """
+
+    def __init__(self, status: Status | None = None) -> None:
+        run, roles = (status["run"], status["roles"]) if status else ({}, {})
+        self._totals = _fault_counts(run)
+        self._last_fault = run.get(_LAST_FAULT) or ""
+        # Workers that joined may outlive a restart of the run: their earlier reports are in the totals.
+        self._seen = {role: (_process(beat), _fault_counts(beat)) for role, beat in roles.items() if is_worker(role)}
+
+    def take(self, role: str, beat: Mapping[str, Any]) -> None:
+        """Adds the difference from the previous heartbeat of a worker; ignores other roles."""
+        if not is_worker(role) or "env_faults" not in beat:
+            return
+        process, counts = _process(beat), _fault_counts(beat)
+        seen_of, before = self._seen.get(role, (None, counts))
+        if process != seen_of or any(counts[name] < before[name] for name in _FAULT_COUNTS):
+            before = dict.fromkeys(_FAULT_COUNTS, 0)
+        if counts["env_faults"] > before["env_faults"]:
+            self._last_fault = str(beat.get(_LAST_FAULT) or "")
+        for name in _FAULT_COUNTS:
+            self._totals[name] += counts[name] - before[name]
+        self._seen[role] = process, counts
+
+    def to_json(self) -> dict[str, Any]:
+        """For `run` of status.json."""
+        return {**self._totals, _LAST_FAULT: self._last_fault}
+
+
+def _process(beat: Mapping[str, Any]) -> tuple[Any, Any]:
+    return beat.get("host"), beat.get("pid")
+
+
+def _fault_counts(beat: Mapping[str, Any]) -> dict[str, int]:
+    return {name: max(0, int(beat.get(name) or 0)) for name in _FAULT_COUNTS}
+
+
+def fault_words(run: Mapping[str, Any]) -> str:
+    """`8 environment faults`, with the share of cut episodes if that is large; empty if there are none.
+
+    Args:
+      run: That of status.json.
+    """
+    counts = _fault_counts(run)
+    faults, cut = counts["env_faults"], counts["env_faults"] - counts["eval_env_faults"]
+    if not faults:
+        return ""
+    words = counted(faults, "environment fault")
+    share = cut / max(1, counts["episodes"] + cut)  # An episode that is cut short is begun anew.
+    if cut < _FEW_CUTS or share < _CUT_SHARE:
+        return words
+    return f"{words} (they have cut {share:.0%} of its episodes)"
+
+
+def fault_lines(run: Mapping[str, Any]) -> list[str]:
+    """The same with the last fault's text, as a line; none where there are none."""
+    words = fault_words(run)
+    return [f"{words}, last: {run[_LAST_FAULT]}" if run.get(_LAST_FAULT) else words] if words else []
+
+
+# Numbers.
+
+
+def summary(status: Status, now: float) -> dict[str, str]:
     """One run as a line of the table: texts by column."""
     run, trainer = status["run"], status["roles"].get(TRAINER, {})
     if "iteration" not in trainer:  # It is starting.
         trainer = {**run.get("before", {}), **trainer}
-    lives = is_live(run) and not is_dead(status, now)
     cells = numbers(trainer) | {
         "run": str(run.get("name")),
         "state": state_of(status, now),
         "iteration": iteration_of(trainer),
-        "left": format_secs(trainer.get("time_left_s")) if lives else "-",
+        "left": format_secs(trainer.get("time_left_s")) if is_under_way(status, now) else "-",
         "restarts": str(sum(beat.get("restarts", 0) for beat in status["roles"].values())),
     }
     return {name: cells[name] for name in COLUMNS}
@@ -224,31 +252,33 @@ def numbers(trainer: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def time_shares(status: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Percentages of time by activity for each kind of role, largest first; workers, and those that only evaluate, on
-    average.
+def time_shares(status: Status) -> dict[str, dict[str, str]]:
+    """Percentages of time by activity for each kind of role, largest first; those of several workers on average.
 
     For example {"trainer's": {"updates": "93%", "waiting": "4%"}, "workers'": {"simulator": "71%", ...}}.
     """
     roles = status["roles"]
+    workers = [beat for role, beat in roles.items() if is_worker(role)]
     owners = {
         "trainer's": [roles.get(TRAINER, {})],
         "replay's": [roles.get(REPLAY, {})],
-        "workers'": [beat for role, beat in roles.items() if is_worker(role) and beat.get("kind") != EVAL],
-        "evaluators'": [beat for role, beat in roles.items() if is_worker(role) and beat.get("kind") == EVAL],
+        "workers'": [beat for beat in workers if beat.get("kind") != EVAL],
+        "evaluators'": [beat for beat in workers if beat.get("kind") == EVAL],
     }
-    shown = {owner: _mean_shares([beat.get("time_shares") or {} for beat in beats]) for owner, beats in owners.items()}
-    return {owner: shares for owner, shares in shown.items() if shares}
+    shown = {}
+    for owner, beats in owners.items():
+        known, totals = [shares for beat in beats if (shares := beat.get("time_shares"))], Counter[str]()
+        for shares in known:
+            totals.update({activity: (share or 0.0) / len(known) for activity, share in shares.items()})  # type: ignore[misc]
+        if percentages := {name: f"{share:.0%}" for name, share in totals.most_common() if share >= 0.005}:
+            shown[owner] = percentages
+    return shown
 
 
-def _mean_shares(all_shares: Sequence[dict[str, float]]) -> dict[str, str]:
-    told = [shares for shares in all_shares if shares]
-    totals: dict[str, float] = {}
-    for shares in told:
-        for activity, share in shares.items():
-            totals[activity] = totals.get(activity, 0.0) + (share or 0.0) / len(told)
-    ordered = sorted(totals.items(), key=lambda item: -item[1])
-    return {activity: f"{share:.0%}" for activity, share in ordered if share >= 0.005}
+def curriculum_values(status: Status) -> dict[str, str]:
+    """The values in force, from the trainer or else from the first worker that reports any."""
+    values = next((beat["curriculum"] for beat in status["roles"].values() if beat.get("curriculum")), {})
+    return {name: format_number(value) for name, value in values.items()}
 
 
 def format_number(value: float | None) -> str:
@@ -273,22 +303,12 @@ def format_return(trainer: Mapping[str, Any]) -> str:
     return format_number(mean) if mean is None or std is None else f"{format_number(mean)} ± {format_number(std)}"
 
 
-def format_results(trainer: dict[str, Any], name: str = "eval") -> list[str]:
-    """`eval -310.2 ± 40.1`, `best -298.7`, `success 85%`: of those that there are yet."""
-    texts = {
-        name: None if trainer.get("eval_return") is None else format_return(trainer),
-        "best": None if trainer.get("best_eval_return") is None else format_number(trainer["best_eval_return"]),
-        "success": None if trainer.get("eval_success") is None else f"{trainer['eval_success']:.0%}",
-    }
-    return [f"{label} {text}" for label, text in texts.items() if text is not None]
-
-
-def curriculum_values(status: dict[str, Any]) -> dict[str, str]:
-    """The values in force, from the trainer or else from the first worker that reports any."""
-    values: dict[str, float] = next(
-        (beat["curriculum"] for beat in status["roles"].values() if beat.get("curriculum")), {}
-    )
-    return {name: format_number(value) for name, value in values.items()}
+def format_results(trainer: Mapping[str, Any], name: str = "eval") -> list[str]:
+    """`eval -310.2 ± 40.1`, `best -298.7`, `success 85%`: those that are known."""
+    texts = {name: format_return(trainer), "best": format_number(trainer.get("best_eval_return"))}
+    if trainer.get("eval_success") is not None:
+        texts["success"] = f"{trainer['eval_success']:.0%}"
+    return [f"{label} {text}" for label, text in texts.items() if text != "-"]
 
 
 def format_secs(secs: float | None) -> str:
@@ -302,12 +322,45 @@ def format_secs(secs: float | None) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
 
 
-def plain_table(statuses: Sequence[dict[str, Any]], now: float) -> str:
-    """The table in aligned columns, and below it what looks wrong."""
-    rows = summaries(statuses, now)
-    names = list(rows[0]) if rows else list(COLUMNS)
-    lines = aligned([names, *([row[name] for name in names] for row in rows)], LEFT_ALIGNED)
-    return "\n".join([*lines, *problem_lines(statuses, now)])
+def finished_in_words(name: str, why_early: str | None, num_iter: int | None) -> str:
+    """`reach is finished: num_iter=25 is reached`, `reach is finished early: max_hours=2 is reached`.
+
+    Args:
+      name: Of the run.
+      why_early: Why it has ended before its last iteration; None where it has not.
+      num_iter: How many iterations were asked for.
+    """
+    if why_early is None:
+        return f"{name} is finished" + ("" if num_iter is None else f": num_iter={num_iter} is reached")
+    early = "" if why_early.startswith("num_env_steps") else " early"
+    return f"{name} is finished{early}: {why_early}"
+
+
+# The command.
+
+
+def read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Their statuses, with the settings that differ from the runs' files, and by the names that their folders have now:
+    one may have been moved since.
+    """
+    models = [model for model in map(RunModel, folders) if model.status is not None]
+    names = distinct_names([model.folder.resolve() for model in models])
+    statuses = []
+    for model in models:
+        run = {**(model.status or {})["run"], "name": names[model.folder.resolve()]}
+        statuses.append({**(model.status or {}), "run": run, SETTINGS: model.overrides})
+    return statuses
+
+
+def plain_table(statuses: Sequence[Status], now: float) -> str:
+    """The table in aligned columns, with the settings in which several runs differ, and below it what looks wrong."""
+    rows = [summary(status, now) for status in statuses]
+    words = [clean_text(in_words(own)) for own in differing([status.get(SETTINGS) or {} for status in statuses])]
+    if len(rows) > 1 and any(words):
+        rows = [{"run": row["run"], SETTINGS: own, **row} for row, own in zip(rows, words, strict=True)]
+    lines = aligned([list(rows[0]), *(list(row.values()) for row in rows)], _LEFT_ALIGNED)
+    lines += [f"{status['run'].get('name')}: {problem}" for status in statuses for problem in problems(status, now)]
+    return "\n".join(lines)
 
 
 def aligned(rows: Sequence[Sequence[str]], left_aligned: Collection[str]) -> list[str]:
@@ -318,11 +371,6 @@ def aligned(rows: Sequence[Sequence[str]], left_aligned: Collection[str]) -> lis
         "  ".join(f"{text:{kind}{width}}" for text, kind, width in zip(row, kinds, widths, strict=True)).rstrip()
         for row in rows
     ]
-
-
-def problem_lines(statuses: Sequence[dict[str, Any]], now: float) -> list[str]:
-    """`problems` of all runs, each with the run's name."""
-    return [f"{status['run'].get('name')}: {problem}" for status in statuses for problem in problems(status, now)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -341,41 +389,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # A terminal that knows no ± gets a ?, not an exception.
-    runs = args.run or usual_runs(os.environ)
-    has_runs = bool(read_all(runs))
-    missing = [*missing_runs([folder for folder in runs if not (has_runs and is_beside_runs(folder))], has_runs)]
-    if not has_runs:
-        nothing = f"there is no run in {usual_folder(os.environ)}: give run directories, such as logs/*"
-        print_findings(missing if runs else [nothing])
+    folders = runs_among(args.run) or usual_runs()
+    missing, statuses = list(missing_runs(folders)), read_all(folders)
+    if not statuses:
+        print_findings(missing or [f"there is no run in {usual_folder()}: give run directories, such as logs/*"])
         return EXIT_BAD_INPUT
     for finding in missing:
         print(f"note: {finding}", file=sys.stderr)
     try:
-        _show(runs, follow=args.follow, as_json=args.json)
+        while True:
+            now = time.time()
+            if args.follow and sys.stdout.isatty() and not args.json:
+                print("\x1b[H\x1b[2J", end="")  # The table replaces the one before.
+            with_problems = [{**status, "problems": problems(status, now)} for status in statuses]
+            print(json.dumps(with_problems) if args.json else plain_table(statuses, now), flush=True)
+            if not args.follow or not any(is_under_way(status, now) for status in statuses):
+                return EXIT_DONE
+            time.sleep(_FOLLOW_SECS)
+            statuses = read_all(folders)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    return EXIT_DONE
-
-
-def _show(folders: Sequence[Path], *, follow: bool, as_json: bool) -> None:
-    """Prints once, or again and again until all runs have ended."""
-    show = _show_json if as_json else _show_plain
-    while True:
-        statuses, now = read_all(folders), time.time()
-        if follow and sys.stdout.isatty() and not as_json:
-            print("\x1b[H\x1b[2J", end="")  # The table replaces the one before.
-        show(statuses, now)
-        if not follow or not any(is_under_way(status, now) for status in statuses):
-            return
-        time.sleep(_FOLLOW_SECS)
-
-
-def _show_json(statuses: Sequence[dict[str, Any]], now: float) -> None:
-    print(json.dumps([{**status, "problems": problems(status, now)} for status in statuses]), flush=True)
-
-
-def _show_plain(statuses: Sequence[dict[str, Any]], now: float) -> None:
-    print(plain_table(statuses, now), flush=True)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class RunStatus(TypedDict, total=False):
     port: int
     exit_code: int | None
     message: str | None
-    # Of all workers, since the run began: see env_faults.py.
+    # Of all workers, since the run began: see report/status.py.
     env_faults: int
     eval_env_faults: int
     episodes: int

@@ -1,0 +1,180 @@
+"""report.html: thinned curves, settings, nothing that is secret; and what a browser makes of it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.support.browser import Browser, chromium
+from tests.support.run_to_report import HOSTILE, make_run
+from tfagents_system.errors import UserError
+from tfagents_system.report import compare, plots
+from tfagents_system.report.page import _videos, facts_of, learning_figure, main, page, series, settings_of, thinned
+from tfagents_system.report.run_model import RunModel
+from tfagents_system.report.status import format_number
+from tfagents_system.run_files.run_paths import RunPaths
+
+
+def model_of(paths):
+    return RunModel(paths.exp_dir)
+
+
+def test_thinning_keeps_ends_and_every_peak():
+    values = np.sin(np.arange(10_000) / 500)
+    values[[1234, 7777]] = 9.0, -9.0
+    kept = thinned(values, 500)
+    assert len(kept) <= 500 and (np.diff(kept) > 0).all()
+    assert {0, 1234, 7777, 9999} <= set(kept)
+    # No value is farther from the curve through those that stay than a stretch of it is high.
+    assert np.abs(np.interp(np.arange(10_000), kept, values[kept]) - values)[:1200].max() < 0.1
+    assert list(thinned(values[:7], 500)) == list(range(7))
+
+
+def test_a_curve_has_its_peak_over_each_axis(tmp_path):
+    xs, y = series(model_of(make_run(tmp_path / "run", rows=5000)).rows, "alpha", 300)
+    place = y.index(10_000)
+    assert len(y) <= 300
+    assert [xs[axis][place] for axis in ("environment steps", "updates")] == [200 * (5000 // 3), 100 * (5000 // 3)]
+    assert xs["hours"][place] == pytest.approx(1.5 * (5000 // 3) / 3600, rel=1e-5)
+
+
+def test_the_best_evaluation_is_that_of_the_policy_that_the_run_keeps(tmp_path):
+    """Not the highest of all rows: another stage may have had that."""
+    run = make_run(tmp_path / "run")
+    highest = max(series(model_of(run).rows, "eval_return", 10**6)[1])
+    assert facts_of(model_of(run))["best evaluation"] == format_number(highest)
+    run.policies.mkdir()
+    run.best_json.write_text(json.dumps({"checkpoint": "policy_checkpoint_0000001900", "eval_return": highest - 50.0}))
+    assert facts_of(model_of(run))["best evaluation"] == format_number(highest - 50.0)
+    (star,) = [t for t in learning_figure([model_of(run)], [], ["#000000"], 100).data if t.name == "best policy"]
+    assert star.x == (3800,)
+
+
+def test_an_evaluation_is_drawn_at_the_steps_of_its_policy(tmp_path):
+    """Its row comes after rows of more steps."""
+    run = RunPaths(tmp_path)
+    header = "train_step,iteration,env_steps,wall_time_s,critic_loss,eval_return"
+    run.metrics_csv.write_text(f"{header}\n10,1,100,36,0.5,\n20,2,200,72,0.4,\n30,3,300,108,0.3,\n10,1,100,144,,7\n")
+    xs, _ = series(model_of(run).rows, "eval_return", 100)
+    assert [*xs.values()] == [[100], [10], [0.04]]
+    facts = facts_of(model_of(run))
+    assert (facts["environment steps"], facts["updates"], facts["last evaluation"]) == ("300", "30", "7")
+
+
+def test_settings_tell_defaults_and_no_secrets(tmp_path):
+    run = make_run(tmp_path / "run")
+    settings = {name: rest for name, *rest in settings_of(model_of(run))}
+    assert settings["target_update_tau"] == ["0.01", "0.005", True]
+    assert not settings["discount"][-1] and not settings["SAC_MAX_RESTARTS"][-1] and settings["SAC_TRAIN_CPUS"][-1]
+    assert settings["config.env.text"] == [HOSTILE, "", True]
+    assert "secret" not in page([model_of(run)])
+
+
+def test_a_run_that_has_only_begun_has_a_report(tmp_path):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "run.json").write_text("{}")
+    assert main([str(tmp_path / "new")]) == 0
+    assert (tmp_path / "new" / "report.html").stat().st_size > 1_000_000
+
+
+def test_no_text_of_a_user_is_markup(tmp_path):
+    text = page([model_of(make_run(tmp_path / "<b>run"))])
+    assert HOSTILE not in text and "<b>run" not in text and "<b>x" not in text and text.count("</script>") == 3
+    assert "default-src 'none'" in text and "http-equiv" in text
+
+
+def test_ten_thousand_rows_and_videos_stay_below_ten_megabytes(tmp_path):
+    run = make_run(tmp_path / "run", rows=10_000, more_metrics=40, video_bytes=4_000_000)
+    assert main([str(run.exp_dir)]) == 0
+    assert 5_000_000 < run.report.stat().st_size < 10_000_000
+
+
+def test_videos_take_turns_for_the_room_that_there_is(tmp_path):
+    runs = [make_run(tmp_path / name, video_bytes=100) for name in "ab"]
+    text = _videos([*map(model_of, runs), RunModel(tmp_path)], most_bytes=120)
+    captions = ["a: montage", "b: montage", "a: latest_seed_0_episode_1", "b: latest_seed_0_episode_1 is too large"]
+    assert text.count("<video") == 3 and [text.index(each) for each in captions] == sorted(map(text.index, captions))
+
+
+def test_several_runs_have_the_numbers_of_compare(tmp_path):
+    runs = [make_run(tmp_path / f"exp_seed_{k}", offset=40.0 * k) for k in range(4)]
+    finals = [series(model_of(run).rows, "eval_return", 10**6)[1][-1] for run in runs]
+    text = page([*map(model_of, runs)])
+    assert f"<td>{format_number(np.mean(sorted(finals)[1:3]))}</td>" in text and '"exp (4)"' in text
+
+
+def test_what_is_beside_runs_is_passed_over(tmp_path, capsys):
+    runs = [make_run(tmp_path / f"exp_seed_{k}").exp_dir for k in range(2)]
+    for name, mark in (("exp_array", "snapshot"), ("exp_tasks", "tasks.json"), ("exp_inputs", ".output.txt")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / mark).touch()
+    (tmp_path / "notes.txt").touch()
+    assert compare.main([*map(str, runs), "--output", str(tmp_path / "compare.png")]) == 0
+    others = [path for path in tmp_path.iterdir() if path not in runs and path.name != "notes.txt"]
+    assert len(others) == 5
+    given = [str(path) for path in (*others, *runs)]
+    assert compare.main([*given, "--output", str(tmp_path / "compare.png")]) == 0
+    assert main([*given, "--out", str(tmp_path / "all.html")]) == 0 and plots.main(given) == 0
+    assert "error" not in capsys.readouterr().err
+    with pytest.raises(UserError, match="notes.txt is no directory"):
+        compare.main([*given, str(tmp_path / "notes.txt")])
+    with pytest.raises(UserError, match="exp_array has no metrics.csv"):
+        main([str(tmp_path / "exp_array")])
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path):
+    with pytest.raises(UserError) as told:
+        main([str(tmp_path / "none"), "--out", str(tmp_path / "no" / "report.pdf")])
+    assert len(told.value.findings) == 3
+    with pytest.raises(UserError, match="give directories of runs"):
+        main([str(tmp_path)])
+
+
+# In a browser.
+
+READY = "document.body && document.body.dataset.ready === 'yes'"
+SHOWN = """[...document.querySelectorAll('#metrics .plot')].filter(plot => plot.offsetParent && plot.data).map(
+    plot => [plot.dataset.text, plot.querySelectorAll('path.js-line').length])"""
+TYPE = """(() => {{
+    const box = document.querySelector('#{} input[type=search]');
+    box.value = '{}';
+    box.dispatchEvent(new Event('input'));
+}})()"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if chromium() is None:
+        pytest.skip("needs chromium-headless-shell")
+    with Browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+def test_a_run_is_drawn_and_filtered_without_a_network(browser, tmp_path):
+    run = make_run(tmp_path / "<b>run", rows=300)
+    assert main([str(run.exp_dir)]) == 0
+    browser.open(run.report.as_uri(), READY)
+    assert browser.value("document.querySelector('nav .name').textContent") == "<b>run"
+    # Training, evaluations with the edges of their spread, the curriculum; episodes are points.
+    browser.wait("document.querySelectorAll('#learning .scatterlayer path.js-line').length === 5")
+    assert browser.value("document.querySelectorAll('#learning .scatterlayer .points path').length") > 600
+    browser.wait(f"({SHOWN}).length === 6")
+    names = ["actor_loss", "alpha", "critic_loss", "env_steps_per_s", "q_mean", "updates_per_s"]
+    assert dict(browser.value(SHOWN)) == dict.fromkeys(names, 1)
+
+    browser.value(TYPE.format("metrics", "LOSS curric"))
+    browser.wait(f"({SHOWN}).length === 3")
+    assert {name for name, _ in browser.value(SHOWN)} == {"actor_loss", "critic_loss", "curriculum/mass"}
+    browser.value(TYPE.format("metrics", "onerror"))
+    browser.wait(f"({SHOWN}).length === 1")
+    assert browser.value("document.querySelector('#metrics .plot:not([hidden]) .gtitle').textContent").startswith(
+        "train/<b>"
+    )
+    assert browser.value("document.title") == "<b>run - report", "no text of a run is markup"
+    browser.value(TYPE.format("runs", "tau"))
+    assert browser.value("document.querySelectorAll('#runs tr[data-text]:not([hidden])').length") == 1
+
+    browser.value("document.querySelectorAll('#learning .updatemenu-button')[1].dispatchEvent(new Event('click'))")
+    browser.wait("document.querySelector('#learning .plot').data[0].x.at(-1) === 29900")
+    assert [url for url in browser.requests if not url.startswith("data:")] == [run.report.as_uri()]
+    assert browser.complaints == []

@@ -1,0 +1,631 @@
+"""report.html: a run, or several ones, as one file for a browser.
+
+    sac report logs/pendulum [logs/...] [--out report.html] [--group NAME=PATTERN]...
+
+Only reads files, also of runs that are under way. The file needs no network; it holds no variable in which people put
+keys or paths (`SAC_JOB_PRELUDE` and its like), but it does hold all settings of the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import datetime
+import gzip
+import hashlib
+import html
+import json
+import math
+import os
+import re
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfagents_system.agents.algorithms import PARTS, optimizer_settings
+from tfagents_system.checks.called_as import called_as
+from tfagents_system.checks.hyperparameters import described_by
+from tfagents_system.errors import EXIT_DONE, UserError, exit_with
+from tfagents_system.hyperparameters import Hyperparameters
+from tfagents_system.machine.cpus import format_cpu_list
+from tfagents_system.machine.files import replacing
+from tfagents_system.policies.names import checkpoint_name
+from tfagents_system.report.compare import Group, cells_of, curve_of, group_runs, read_runs, table_of
+from tfagents_system.report.long_work import LongWork, followed
+from tfagents_system.report.run_model import RETURN, TRAIN_RETURN, RunModel, runs_among
+from tfagents_system.report.status import (
+    fault_lines,
+    format_number,
+    format_return,
+    format_secs,
+    problems,
+    time_shares,
+)
+from tfagents_system.run_files.run_paths import TRAINER, RunPaths
+from tfagents_system.settings.values import leaves_of
+from tfagents_system.settings.variables import VARIABLES
+
+AXES = {"environment steps": ("env_steps", 1), "updates": ("train_step", 1), "hours": ("wall_time_s", 3600)}
+_STEPS, *_ = AXES
+_FILE = "report.html"
+_FOLDER = Path(__file__).resolve().parent
+_MOST_POINTS, _MOST_EPISODES = 1200, 4000  # Of a curve, and of single episodes, in the page of one run.
+_ALL_POINTS, _LIKELY_METRICS = 90_000, 40  # Of a page of several runs.
+MOST_BYTES = 4_500_000  # Of all videos of a page, before they become text (4/3 of it).
+_MONTAGE = "montage.mp4"
+_USUAL = (
+    *("critic_loss", "actor_loss", "alpha_loss", "alpha", "q_mean", "train/episode_length"),
+    *("updates_per_s", "env_steps_per_s", "policy_age_updates"),
+)
+_NO_METRICS = (*(column for column, _ in AXES.values()), "iteration")
+_SHOWN_ELSEWHERE = ("env_config", "compute_config")  # Attributes of TrainParams: the JSON's keys, and variables.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")  # Okabe and Ito.
+_PANEL_HEIGHTS = 360, 110
+_MOST_PANELS = 9
+
+Xs = Mapping[str, Sequence[float]]
+
+
+def write_report(folders: Sequence[Path], output: Path, groups: Sequence[str] = ()) -> None:
+    """Replaces the file.
+
+    Raises:
+      UserError: A folder is no run directory, or plotly is not installed.
+      OSError: The file can't be written.
+    """
+    with LongWork("report"):
+        text = page([RunModel(folder) for folder in folders], groups)
+    with replacing(output) as file:
+        file.write(text.encode())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Writes the report and prints where it is.
+
+    Raises:
+      UserError: With all findings.
+    """
+    parser = argparse.ArgumentParser(
+        prog=called_as("python -m tfagents_system.report.page"),
+        description="A run, or several ones together, as one HTML file: curves, settings, videos.",
+    )
+    parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/exp_task_*")
+    parser.add_argument("--out", "--output", type=Path, help=f"default: {_FILE} in the run directory; of several here")
+    parser.add_argument(
+        "--group", action="append", default=[], metavar="NAME=PATTERN", help="runs whose directories fit are one group"
+    )
+    args = parser.parse_args(argv)
+    folders = runs_among(args.run)
+    is_own = len(folders) == 1 and os.access(folders[0], os.W_OK)
+    output = args.out or (RunPaths(folders[0]).report if is_own else Path(_FILE))
+    findings = [f"{folder} is no directory: give run directories" for folder in folders if not folder.is_dir()]
+    if output.suffix.lower() not in (".html", ".htm"):
+        findings.append(f"--out must be an .html file, found {output}")
+    if not output.absolute().parent.is_dir():
+        findings.append(f"--out: there is no directory {output.absolute().parent}: make it first")
+    if findings:
+        raise UserError(*findings)
+    try:
+        write_report(folders, output, args.group)
+    except OSError as error:
+        raise UserError(f"{output} can't be written ({error.strerror or error}): give another --out") from None
+    print(f"report: {output} ({output.stat().st_size / 1e6:.1f} MB)")
+    return EXIT_DONE
+
+
+# The page.
+
+
+def page(models: Sequence[RunModel], patterns: Sequence[str] = ()) -> str:
+    """The file's text. Its Content-Security-Policy lets it run its own scripts alone, and load nothing.
+
+    Args:
+      patterns: `NAME=PATTERN` as of `sac compare`.
+
+    Raises:
+      UserError: A folder is no run directory; with all findings.
+    """
+    strangers = [model.folder for model in models if not model.is_ours]
+    if strangers:
+        read_runs(strangers)  # Raises what is wrong with them, unless they are runs of another library.
+        if len(models) == 1:
+            raise UserError(f"{strangers[0]} is no run of this toolkit: compare it with runs that are")
+    groups, not_compared = list[Group](), list[str]()
+    if len(models) > 1:
+        try:
+            groups = group_runs(read_runs([model.folder for model in models]), patterns)
+        except UserError as error:
+            not_compared = [f"not compared: {finding}" for finding in error.findings]
+    most = _MOST_POINTS
+    if len(models) > 1:
+        most = min(most, max(60, _ALL_POINTS // (len(models) * _LIKELY_METRICS)))
+    colors = _colors(models, groups)
+    names = sorted({name for model in models for row in model.rows for name in row if name not in _NO_METRICS})
+    figures = [learning_figure(models, groups, colors, most)]
+    plots = dict[str, str]()
+    for name in followed(names, "report", "metrics", len(names)):
+        if (figure := metric_figure(models, name, colors, most)) is not None:
+            plots[name] = f'<div class="plot" data-figure="{len(figures)}" data-text="{_escaped(name.lower())}"></div>'
+            figures.append(figure)
+    sections = {
+        "overview": _overview(models, groups, not_compared),
+        "learning": '<div class="plot" data-figure="0"></div>',
+        "metrics": _metrics(plots),
+        "videos": _videos(models),
+        "differences": _differences(models),
+        "runs": "".join(_one_run(model, figures, is_alone=len(models) == 1) for model in models),
+    }
+    return _whole_page(models, {name: content for name, content in sections.items() if content}, figures)
+
+
+def _whole_page(models: Sequence[RunModel], sections: Mapping[str, str], figures: Sequence[Any]) -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise UserError("a report needs the package plotly, which is not installed here: pip install plotly") from None
+    plotly, script = get_plotlyjs(), (_FOLDER / "page.js").read_text(encoding="utf-8")
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (plotly, script)
+    )
+    policy = (
+        f"default-src 'none'; base-uri 'none'; form-action 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; media-src data:"
+    )
+    name = models[0].name if len(models) == 1 else f"{len(models)} runs"
+    now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    links = "".join(f'<a href="#{part}">{part}</a>' for part in sections)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{_escaped(name)} - report</title>
+<style>{(_FOLDER / "page.css").read_text(encoding="utf-8")}</style>
+</head>
+<body>
+<nav><b class="name">{_escaped(name)}</b>{links}<span class="right">as of {now}</span></nav>
+<main>
+<noscript>This report draws its curves with JavaScript, which is switched off here.</noscript>
+{"".join(f'<section id="{part}"><h2>{part}</h2>{content}</section>' for part, content in sections.items())}
+</main>
+<script type="application/json" id="figures">{_json_in_html(figures)}</script>
+<script type="text/plain" id="plotly">{base64.b64encode(gzip.compress(plotly.encode(), 9, mtime=0)).decode()}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _json_in_html(figures: Sequence[Any]) -> str:
+    """JSON of which no text can end the element that it is in: `<` is written as an escape."""
+    return f"[{','.join(figure.to_json() for figure in figures)}]".replace("<", "\\u003c")
+
+
+def _escaped(text: object) -> str:
+    """For HTML, and for Plotly, which reads some HTML in texts."""
+    return html.escape(str(text))
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[object]], row_texts: Iterable[str] = ()) -> str:
+    """Rows, which the page's filter finds by their texts."""
+    texts = [f' data-text="{_escaped(text.lower())}"' for text in row_texts]
+    lines = [
+        f"<tr{texts[k] if texts else ''}>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>"
+        for k, row in enumerate(rows)
+    ]
+    head = "".join(f"<th>{_escaped(name)}</th>" for name in header)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+
+
+# Sections.
+
+
+def _overview(models: Sequence[RunModel], groups: Sequence[Group], not_compared: Sequence[str]) -> str:
+    """Problems; the facts of one run, or tables of several and of their groups."""
+    several = len(models) > 1
+    found = [
+        f"{model.name}: {text}" if several else text
+        for model in models
+        if model.status is not None
+        for text in problems(model.status, model.read_at)
+    ]
+    parts = [f'<div class="problem">{_escaped(text)}</div>' for text in (*found, *not_compared)]
+    if not several:
+        facts = [f"<div><b>{_escaped(text)}</b><span>{name}</span></div>" for name, text in facts_of(models[0]).items()]
+        return "".join([*parts, f'<div class="facts">{"".join(facts)}</div>'])
+    all_facts = [facts_of(model) for model in models]
+    columns = list(dict.fromkeys(name for facts in all_facts for name in facts))
+    rows = [
+        [model.name, *(facts.get(name, "-") for name in columns)]
+        for model, facts in zip(models, all_facts, strict=True)
+    ]
+    parts.append(_table(["run", *columns], rows))
+    if groups:
+        parts.append("<h3>Last evaluations: interquartile mean with 95 % interval (Agarwal et al. 2021)</h3>")
+        parts.append(_table(*cells_of(table_of(groups))))
+    return "".join(parts)
+
+
+def facts_of(model: RunModel) -> dict[str, str]:
+    """The numbers at the top of the page."""
+    rows, status = model.rows, model.status or {"run": {}, "roles": {}}
+    last = {name: value for row in rows for name, value in row.items() if value is not None}
+
+    def most(column: str) -> float:  # Not the last value: the row of an evaluation comes after rows of more steps.
+        return max((value for row in rows if (value := row.get(column)) is not None), default=0.0)
+
+    def median(column: str) -> str:
+        values = [value for row in rows if (value := row.get(column))]
+        return format_number(round(float(np.median(values)), 1)) if values else "-"
+
+    facts = {
+        "state": model.state,
+        "best evaluation": format_number(model.best()),
+        "last evaluation": format_return(last),
+        "success": f"{last['eval_success']:.0%}" if "eval_success" in last else "-",
+        "environment steps": format_number(int(most("env_steps"))),
+        "updates": format_number(int(most("train_step"))),
+        "trained for": format_secs(most("wall_time_s")),
+        "steps/s (median)": median("env_steps_per_s"),
+        "updates/s (median)": median("updates_per_s"),
+        "restarts of roles": str(sum(beat.get("restarts", 0) for beat in status["roles"].values())),
+        "simulator faults": "; ".join(fault_lines(status["run"])) or "-",
+        "ended because": str(status["roles"].get(TRAINER, {}).get("ended_early") or "-"),
+    }
+    return {name: text for name, text in facts.items() if text != "-"}
+
+
+def _metrics(plots: Mapping[str, str]) -> str:
+    if not plots:
+        return ""
+    usual = {name: plot for name, plot in plots.items() if name in _USUAL}
+    others = {name: plot for name, plot in plots.items() if name not in _USUAL}
+    controls = (
+        '<div class="controls"><input type="search" placeholder="filter: loss speed curriculum">'
+        '<label>smoothing <input type="range" id="smoothing" min="0" max="0.98" step="0.02" value="0"></label>'
+        '<label><input type="checkbox" id="log"> log scale</label></div>'
+    )
+    return (
+        f'{controls}<div class="grid">{"".join(usual.values())}</div><details><summary>{len(others)} others</summary>'
+        f'<div class="grid">{"".join(others.values())}</div></details>'
+    )
+
+
+def _differences(models: Sequence[RunModel]) -> str:
+    if len(models) == 1:
+        return ""
+    settings = [{name: value for name, value, *_ in settings_of(model)} for model in models]
+    names = dict.fromkeys(name for values in settings for name in values)
+    rows = [[name, *(values.get(name, "-") for values in settings)] for name in names]
+    rows = [row for row in rows if len(set(row[1:])) > 1]
+    if not rows:
+        return "<p>All runs have the same settings.</p>"
+    return _table(["setting", *(model.name for model in models)], rows)
+
+
+def _one_run(model: RunModel, figures: list[Any], *, is_alone: bool) -> str:
+    """Where the time of the last start went, its CPU plan, all settings, versions."""
+    parts = []
+    status = model.status or {}
+    if shares := time_shares(status) if status else {}:
+        parts.append(f'<h3>where time went in the last start</h3><div class="plot" data-figure="{len(figures)}"></div>')
+        figures.append(_time_figure(shares))
+    if plan := status.get("plan"):
+        hint = "each role is pinned to its CPUs" if status.get("pinned") else "roles are not pinned here"
+        parts.append(f"<h3>CPU plan: {hint}</h3>")
+        parts.append(_table(["role", "CPUs"], [[role, format_cpu_list(cpus)] for role, cpus in sorted(plan.items())]))
+    if settings := settings_of(model):
+        parts.append('<h3>settings</h3><div class="controls"><input type="search" placeholder="filter of settings">')
+        parts.append("</div>")
+        for differs in (True, False):
+            rows = [row[:-1] for row in settings if row[-1] == differs]
+            table = _table(["setting", "value", "default"], rows, [f"{row[0]} {row[1]}" for row in rows])
+            words = f"<details><summary>{len(rows)} with their default values</summary>{table}</details>"
+            parts.append(table if differs else words)
+    if versions := model.run_json.get("start", {}).get("versions", {}):
+        words = ", ".join(f"{name} {version}" for name, version in versions.items())
+        parts.append(f"<h3>versions</h3><p>{_escaped(words)}</p>")
+    if is_alone or not parts:
+        return "".join(parts)
+    return f"<details><summary>{_escaped(model.name)}</summary>{''.join(parts)}</details>"
+
+
+def settings_of(model: RunModel) -> list[tuple[str, str, str, bool]]:
+    """Hyperparameters, configuration and variables of the last start: name, value, default, whether they differ."""
+    described, params = described_by(Hyperparameters), model.settings.get("params", {})
+    rows = []
+    for name, value in params.items():
+        if name in _SHOWN_ELSEWHERE:
+            continue
+        default = _default(name, params) if name in described else None
+        # What takes the place of None is the algorithm's own value.
+        differs = name not in described or (value != default and not (default is None and name not in model.overrides))
+        rows.append((name, _text(value), "" if name not in described else _text(default), differs))
+    for path, value in leaves_of(model.settings.get("config", {}), ("config",)):
+        rows.append((".".join(path), _text(value), "", True))
+    defaults = {variable.name: variable.default or "" for variable in VARIABLES}
+    for name, text in model.settings.get("variables", {}).items():
+        rows.append((name, text, defaults[name], not (text == defaults[name] or _same_number(text, defaults[name]))))
+    return rows
+
+
+def _default(name: str, params: Mapping[str, Any]) -> Any:
+    """What run.json has where nobody says anything; optimizers are written with all of their settings there."""
+    default = described_by(Hyperparameters)[name].default
+    part = name.removesuffix("_optimizer")
+    if part in PARTS and part != name and "algorithm" in params:
+        return optimizer_settings(types.SimpleNamespace(**{**params, name: {}}), part)
+    return json.loads(json.dumps(default, default=str))  # Tuples are lists there.
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "None" if value is None else json.dumps(value, default=str)
+
+
+def _same_number(text: str, default: str) -> bool:
+    try:
+        return float(text) == float(default)
+    except ValueError:
+        return not text
+
+
+def _videos(models: Sequence[RunModel], most_bytes: int = MOST_BYTES) -> str:
+    """Videos of each run, the montage first, then the newest, as far as there is room.
+
+    Runs take turns, so that each shows its first before any shows its second.
+    """
+    files = [
+        (turn, model, path)
+        for model in models
+        for turn, path in enumerate(
+            sorted(model.paths.videos.glob("*.mp4"), key=lambda path: (path.name != _MONTAGE, -path.stat().st_mtime))
+        )
+    ]
+    shown, left = [], most_bytes
+    for _, model, path in sorted(files, key=lambda item: item[0]):
+        caption = _escaped(f"{model.name}: {path.stem}" if len(models) > 1 else path.stem)
+        if path.stat().st_size > left:
+            shown.append(
+                f"<figure><figcaption>{caption} is too large for this file: {_escaped(path)}</figcaption></figure>"
+            )
+            continue
+        content = path.read_bytes()
+        left -= len(content)
+        source = f"data:video/mp4;base64,{base64.b64encode(content).decode()}"
+        video = f'<video src="{source}" controls loop muted preload="metadata"></video>'
+        shown.append(f"<figure>{video}<figcaption>{caption}</figcaption></figure>")
+    return f'<div class="videos">{"".join(shown)}</div>' if shown else ""
+
+
+# Figures.
+
+
+def _colors(models: Sequence[RunModel], groups: Sequence[Group]) -> list[str]:
+    """Of each run: that of its group where there are several."""
+    places = {run.folder: k for k, group in enumerate(groups) for run in group.runs} if len(groups) > 1 else {}
+    return [_COLORS[places.get(model.folder, k) % len(_COLORS)] for k, model in enumerate(models)]
+
+
+def learning_figure(models: Sequence[RunModel], groups: Sequence[Group], colors: Sequence[str], most: int) -> Any:
+    """Returns, and below them whatever changed the task or the agent meanwhile, over an axis that buttons choose."""
+    from plotly.graph_objects import Scatter
+    from plotly.subplots import make_subplots
+
+    names = list(dict.fromkeys(name for model in models for row in model.rows for name in row))
+    panels = [[name] for name in names if re.match(r"(curriculum|schedule)/", name)]
+    successes = [name for name in names if name in ("eval_success", "train_success")]
+    panels = [panel for panel in [successes, *panels] if panel][: _MOST_PANELS - 1]
+    traces: list[tuple[int, Xs, Any]] = []
+    if len(models) == 1:
+        traces += [(1, xs, trace) for xs, trace in _own_returns(models[0], most)]
+    else:
+        traces += [(1, xs, trace) for xs, trace in _compared_returns(models, groups, colors, most)]
+    for row, panel in enumerate(panels, 2):
+        for k, model in enumerate(models):
+            for n, name in enumerate(panel):
+                xs, y = series(model.rows, name, most)
+                color = colors[k] if len(models) > 1 else _COLORS[n]
+                line = {"color": color, "width": 1.6, "shape": "linear" if "success" in name else "hv"}
+                traces.append(
+                    (row, xs, Scatter(y=y, name=_escaped(f"{model.name} {name}"), line=line, showlegend=False))
+                )
+    heights = [_PANEL_HEIGHTS[0], *[_PANEL_HEIGHTS[1]] * len(panels)]
+    figure = make_subplots(
+        rows=len(heights), cols=1, shared_xaxes=True, row_heights=heights, vertical_spacing=0.09 / len(heights)
+    )
+    for row, xs, trace in traces:
+        trace.x = xs[_STEPS]
+        figure.add_trace(trace, row=row, col=1)
+    for row, panel in enumerate([["return"], *panels], 1):
+        title = "success" if "success" in panel[0] else _escaped(panel[0]).replace("/", "<br>")
+        figure.update_yaxes(title_text=title, row=row, col=1)
+    figure.update_xaxes(title_text=_STEPS, row=len(heights), col=1)
+    last = "xaxis" if len(heights) == 1 else f"xaxis{len(heights)}"
+    buttons = [
+        {
+            "label": axis,
+            "method": "update",
+            "args": [
+                {"x": [xs.get(axis, []) for _, xs, _ in traces]},
+                {f"{last}.title.text": axis, f"{last}.autorange": True},
+            ],
+        }
+        for axis in AXES
+    ]
+    menu = {"type": "buttons", "direction": "right", "buttons": buttons, "x": 1, "y": 1.02, "yanchor": "bottom"}
+    legend = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
+    figure.update_layout(
+        height=sum(heights) + 110, updatemenus=[menu], legend=legend, margin={"l": 76, "r": 16, "b": 46}
+    )
+    return _styled(figure)
+
+
+def _own_returns(model: RunModel, most: int) -> Iterable[tuple[Xs, Any]]:
+    """Single training episodes, their means, evaluations with the spread of their episodes, the best policy."""
+    from plotly.graph_objects import Scatter
+
+    if model.episodes:
+        kept = [model.episodes[k] for k in thinned([row["return"] for row in model.episodes], _MOST_EPISODES)]
+        yield (
+            _xs(kept),
+            Scatter(
+                y=short(row["return"] for row in kept),
+                customdata=[[int(row["length"]), int(row["worker"])] for row in kept],
+                name="training episodes",
+                mode="markers",
+                marker={"size": 4.5, "color": "#56B4E9", "opacity": 0.6},
+                hovertemplate="return %{y}<br>%{customdata[0]} steps, worker %{customdata[1]}<extra></extra>",
+            ),
+        )
+    xs, y = series(model.rows, TRAIN_RETURN, most)
+    yield xs, Scatter(y=y, name="training, mean", line={"color": "#0072B2", "width": 1.6})
+    evaluated = [row for row in model.rows if row.get(RETURN) is not None]
+    xs, y = series(evaluated, RETURN, len(evaluated))
+    stds = [row.get("eval_return_std") or 0.0 for row in evaluated]
+    low, high = ([mean + sign * std for mean, std in zip(y, stds, strict=True)] for sign in (-1, 1))
+    yield from ((xs, edge) for edge in _band(short(low), short(high), _COLORS[1], "evaluations"))
+    yield (
+        xs,
+        Scatter(
+            y=y,
+            name="evaluations, mean and spread",
+            customdata=short(stds),
+            mode="lines+markers",
+            legendgroup="evaluations",
+            line={"color": _COLORS[1], "width": 2.4},
+            hovertemplate="evaluation %{y} ± %{customdata:.4g}<extra></extra>",
+        ),
+    )
+    best = [
+        row for row in evaluated if checkpoint_name(int(row["train_step"] or 0)) == model.best_json.get("checkpoint")
+    ]
+    star = {"symbol": "star", "size": 15, "color": "#E69F00", "line": {"color": "#1b2733", "width": 1}}
+    if best:
+        yield _xs(best[-1:]), Scatter(y=[best[-1][RETURN]], name="best policy", mode="markers", marker=star)
+
+
+def _compared_returns(
+    models: Sequence[RunModel], groups: Sequence[Group], colors: Sequence[str], most: int
+) -> Iterable[tuple[Xs, Any]]:
+    """Runs as thin lines; over environment steps the curve of each group with its interval."""
+    from plotly.graph_objects import Scatter
+
+    runs = {run.folder: run for group in groups for run in group.runs}
+    for model, color in zip(models, colors, strict=True):
+        xs, y = series(model.rows, RETURN, most)
+        if not y:
+            xs, y = series(model.rows, TRAIN_RETURN, most)
+        if not y and model.folder in runs:  # Of another library.
+            xs, y = {_STEPS: short(runs[model.folder].steps)}, short(runs[model.folder].values)
+        line = {"color": color, "width": 1}
+        yield xs, Scatter(y=y, name=_escaped(model.name), line=line, opacity=0.45, showlegend=not groups)
+    for k, group in enumerate(groups):
+        if group.begun:
+            curve, color, name = curve_of(group), _COLORS[k % len(_COLORS)], _escaped(group.name)
+            xs = {_STEPS: short(curve.steps)}
+            yield from ((xs, edge) for edge in _band(short(curve.low), short(curve.high), color, name))
+            yield (
+                xs,
+                Scatter(
+                    y=short(curve.iqm),
+                    name=f"{name} ({len(group.runs)})",
+                    customdata=np.stack([curve.low, curve.high, curve.counts], -1).tolist(),
+                    legendgroup=name,
+                    line={"color": color, "width": 2.6},
+                    hovertemplate="%{y} [%{customdata[0]}, %{customdata[1]}], %{customdata[2]} runs",
+                ),
+            )
+
+
+def _band(low: Sequence[float], high: Sequence[float], color: str, group: str) -> list[Any]:
+    from plotly.graph_objects import Scatter
+
+    hidden = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False, "legendgroup": group}
+    red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
+    fill = {"fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},0.17)"}
+    return [Scatter(y=low, **hidden), Scatter(y=high, **hidden, **fill)]
+
+
+def metric_figure(models: Sequence[RunModel], name: str, colors: Sequence[str], most: int) -> Any | None:
+    """One metric of all runs over environment steps; None: none has a value."""
+    from plotly.graph_objects import Figure, Scatter
+
+    figure = Figure()
+    for model, color in zip(models, colors, strict=True):
+        xs, y = series(model.rows, name, most)
+        if y:
+            mode = "lines+markers" if len(y) <= 60 else "lines"
+            line = {"color": color, "width": 1.6}
+            figure.add_trace(Scatter(x=xs[_STEPS], y=y, name=_escaped(model.name), mode=mode, line=line))
+    if not figure.data:
+        return None
+    figure.update_layout(title={"text": _escaped(name), "font": {"size": 13}}, height=250, showlegend=False)
+    figure.update_layout(margin={"l": 50, "r": 10, "t": 32, "b": 30})
+    return _styled(figure)
+
+
+def _time_figure(shares: Mapping[str, Mapping[str, str]]) -> Any:
+    """Where the time of each kind of role went."""
+    from plotly.graph_objects import Bar, Figure
+
+    figure, owners = Figure(), list(shares)
+    for activity in dict.fromkeys(name for activities in shares.values() for name in activities):
+        x = [float(shares[owner].get(activity, "0%").rstrip("%")) / 100 for owner in owners]
+        figure.add_trace(Bar(x=x, y=[f"{owner} time" for owner in owners], name=_escaped(activity), orientation="h"))
+    figure.update_layout(barmode="stack", height=110 + 44 * len(owners), xaxis={"tickformat": ".0%", "range": [0, 1]})
+    return _styled(figure)
+
+
+def _styled(figure: Any) -> Any:
+    figure.update_layout(template="plotly_white", font={"family": "system-ui, sans-serif", "size": 12})
+    as_in_png = {"separatethousands": True, "minexponent": 9}  # `2,000`, as in learning_curve.png.
+    return figure.update_xaxes(as_in_png).update_yaxes(as_in_png)
+
+
+def series(rows: Sequence[Mapping[str, float | None]], name: str, most: int) -> tuple[Xs, list[float]]:
+    """The curve of a metric, thinned: its axes, and its finite values."""
+    known = [(row, value) for row in rows if (value := row.get(name)) is not None and math.isfinite(value)]
+    kept = [known[k] for k in thinned([value for _, value in known], most)]
+    return _xs([row for row, _ in kept]), short(value for _, value in kept)
+
+
+def _xs(rows: Sequence[Mapping[str, float | None]]) -> Xs:
+    return {axis: short((row.get(column) or 0.0) / unit for row in rows) for axis, (column, unit) in AXES.items()}
+
+
+def thinned(values: Sequence[float], most: int) -> Sequence[int]:
+    """Indices of at most `most` values that look like all of them.
+
+    The curve is parted into stretches of equally many values; of each the smallest and the largest one stay, as do the
+    first and the last value of all. So no peak is lost, which a mean or every n-th value would do.
+
+    Args:
+      values: [n] finite, in the order in which they are drawn.
+      most: At least 4, or n.
+
+    Returns:
+      Ascending.
+    """
+    count = len(values)
+    if count <= most:
+        return range(count)
+    stretches = (most - 2) // 2
+    edges = np.linspace(0, count, stretches + 1).astype(np.int64)
+    kept = {0, count - 1}
+    for start, end in zip(edges[:-1], edges[1:], strict=True):
+        kept |= {int(start + np.argmin(values[start:end])), int(start + np.argmax(values[start:end]))}
+    return sorted(kept)
+
+
+def short(values: Iterable[float]) -> list[float]:
+    """With six significant digits, whole numbers as such: a page is text."""
+    rounded = (float(f"{value:.6g}") if abs(value) < 1e5 else float(f"{value:.9g}") for value in values)
+    return [int(value) if value.is_integer() and abs(value) < 1e15 else value for value in rounded]
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,1 +1,0 @@
-"""The report of runs as one self-contained HTML file."""
