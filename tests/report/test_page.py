@@ -118,7 +118,7 @@ def test_what_is_beside_runs_is_passed_over(tmp_path, capsys):
     assert "error" not in capsys.readouterr().err
     with pytest.raises(UserError, match="notes.txt is no directory"):
         compare.main([*given, str(tmp_path / "notes.txt")])
-    with pytest.raises(UserError, match="exp_array has no metrics.csv"):
+    with pytest.raises(UserError, match="exp_array has no run.json"):
         main([str(tmp_path / "exp_array")])
 
 

@@ -52,18 +52,6 @@ _OUR_SUFFIX, _PEER_SUFFIX = r"_(task|seed)_?[0-9]+$", r"[-_](task|seed|run)?[-_]
 _PICTURE = "compare.png"
 _REPETITIONS = 2000
 _MOST_POINTS = 100
-_COLUMNS = (
-    "group",
-    "runs",
-    "unfinished",
-    "env_steps",
-    "final_iqm",
-    "final_low",
-    "final_high",
-    "best",
-    "source",
-    "metric",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,10 +340,10 @@ def table_of(groups: Sequence[Group], metric: str = RETURN) -> list[dict[str, An
     """One row per group: texts and numbers by column; None if there is no value yet."""
     rows = []
     for group in groups:
-        begun = group.begun
-        row: dict[str, Any] = dict.fromkeys(_COLUMNS)
-        row |= {"group": group.name, "runs": len(group.runs), "source": ", ".join({r.source: 0 for r in group.runs})}
-        row |= {"metric": metric, "unfinished": sum(run.is_unfinished for run in group.runs)}
+        begun, unfinished = group.begun, sum(run.is_unfinished for run in group.runs)
+        row: dict[str, Any] = {"group": group.name, "runs": len(group.runs), "unfinished": unfinished}
+        row |= dict.fromkeys(("env_steps", "final_iqm", "final_low", "final_high", "best"))
+        row |= {"source": ", ".join({run.source: 0 for run in group.runs}), "metric": metric}
         if begun:
             iqm, low, high = with_interval(np.array([[run.values[-1]] for run in begun]))
             row |= {"final_iqm": float(iqm[0]), "env_steps": int(max(run.steps[-1] for run in begun))}
@@ -483,7 +471,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         draw(groups, output, args.metric)
     table = output.with_suffix(".csv")
     with table.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     print(f"plot:  {output}\ntable: {table}")

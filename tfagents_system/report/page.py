@@ -69,19 +69,6 @@ _MOST_PANELS = 9
 Xs = Mapping[str, Sequence[float]]
 
 
-def write_report(folders: Sequence[Path], output: Path, groups: Sequence[str] = ()) -> None:
-    """Replaces the file.
-
-    Raises:
-      UserError: A folder is no run directory, or plotly is not installed.
-      OSError: The file can't be written.
-    """
-    with LongWork("report"):
-        text = page([RunModel(folder) for folder in folders], groups)
-    with replacing(output) as file:
-        file.write(text.encode())
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Writes the report and prints where it is.
 
@@ -108,8 +95,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         findings.append(f"--out: there is no directory {output.absolute().parent}: make it first")
     if findings:
         raise UserError(*findings)
+    with LongWork("report"):
+        text = page([RunModel(folder) for folder in folders], args.group)
     try:
-        write_report(folders, output, args.group)
+        with replacing(output) as file:
+            file.write(text.encode())
     except OSError as error:
         raise UserError(f"{output} can't be written ({error.strerror or error}): give another --out") from None
     print(f"report: {output} ({output.stat().st_size / 1e6:.1f} MB)")
@@ -126,13 +116,11 @@ def page(models: Sequence[RunModel], patterns: Sequence[str] = ()) -> str:
       patterns: `NAME=PATTERN` as of `sac compare`.
 
     Raises:
-      UserError: A folder is no run directory; with all findings.
+      UserError: A folder is no run directory, or plotly is not installed.
     """
-    strangers = [model.folder for model in models if not model.is_ours]
-    if strangers:
-        read_runs(strangers)  # Raises what is wrong with them, unless they are runs of another library.
-        if len(models) == 1:
-            raise UserError(f"{strangers[0]} is no run of this toolkit: compare it with runs that are")
+    if strangers := [model.folder for model in models if not model.is_ours]:
+        remedy = "give directories of runs of this toolkit; `sac compare` also takes those of Stable-Baselines3"
+        raise UserError(*(f"{folder} has no run.json and no metrics.csv: {remedy}" for folder in strangers))
     groups, not_compared = list[Group](), list[str]()
     if len(models) > 1:
         try:
@@ -156,7 +144,7 @@ def page(models: Sequence[RunModel], patterns: Sequence[str] = ()) -> str:
         "metrics": _metrics(plots),
         "videos": _videos(models),
         "differences": _differences(models),
-        "runs": "".join(_one_run(model, figures, is_alone=len(models) == 1) for model in models),
+        "runs": "".join(_one_run(model, is_alone=len(models) == 1) for model in models),
     }
     return _whole_page(models, {name: content for name, content in sections.items() if content}, figures)
 
@@ -307,13 +295,13 @@ def _differences(models: Sequence[RunModel]) -> str:
     return _table(["setting", *(model.name for model in models)], rows)
 
 
-def _one_run(model: RunModel, figures: list[Any], *, is_alone: bool) -> str:
+def _one_run(model: RunModel, *, is_alone: bool) -> str:
     """Where the time of the last start went, its CPU plan, all settings, versions."""
     parts = []
     status = model.status or {}
     if shares := time_shares(status) if status else {}:
-        parts.append(f'<h3>where time went in the last start</h3><div class="plot" data-figure="{len(figures)}"></div>')
-        figures.append(_time_figure(shares))
+        rows = [[owner, ", ".join(f"{name} {share}" for name, share in of.items())] for owner, of in shares.items()]
+        parts.append(_table(["whose time", "where it went in the last start"], rows))
     if plan := status.get("plan"):
         hint = "each role is pinned to its CPUs" if status.get("pinned") else "roles are not pinned here"
         parts.append(f"<h3>CPU plan: {hint}</h3>")
@@ -514,13 +502,10 @@ def _compared_returns(
     """Runs as thin lines; over environment steps the curve of each group with its interval."""
     from plotly.graph_objects import Scatter
 
-    runs = {run.folder: run for group in groups for run in group.runs}
     for model, color in zip(models, colors, strict=True):
         xs, y = series(model.rows, RETURN, most)
         if not y:
             xs, y = series(model.rows, TRAIN_RETURN, most)
-        if not y and model.folder in runs:  # Of another library.
-            xs, y = {_STEPS: short(runs[model.folder].steps)}, short(runs[model.folder].values)
         line = {"color": color, "width": 1}
         yield xs, Scatter(y=y, name=_escaped(model.name), line=line, opacity=0.45, showlegend=not groups)
     for k, group in enumerate(groups):
@@ -565,18 +550,6 @@ def metric_figure(models: Sequence[RunModel], name: str, colors: Sequence[str], 
         return None
     figure.update_layout(title={"text": _escaped(name), "font": {"size": 13}}, height=250, showlegend=False)
     figure.update_layout(margin={"l": 50, "r": 10, "t": 32, "b": 30})
-    return _styled(figure)
-
-
-def _time_figure(shares: Mapping[str, Mapping[str, str]]) -> Any:
-    """Where the time of each kind of role went."""
-    from plotly.graph_objects import Bar, Figure
-
-    figure, owners = Figure(), list(shares)
-    for activity in dict.fromkeys(name for activities in shares.values() for name in activities):
-        x = [float(shares[owner].get(activity, "0%").rstrip("%")) / 100 for owner in owners]
-        figure.add_trace(Bar(x=x, y=[f"{owner} time" for owner in owners], name=_escaped(activity), orientation="h"))
-    figure.update_layout(barmode="stack", height=110 + 44 * len(owners), xaxis={"tickformat": ".0%", "range": [0, 1]})
     return _styled(figure)
 
 

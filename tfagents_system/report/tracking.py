@@ -97,23 +97,13 @@ def keep_tracked(paths: RunPaths, settings: TrackingSettings) -> Tracked:
 
 
 class Destination(Protocol):
-    """Weights & Biases or MLflow. Any method may raise anything, and take as long as the network does.
-
-    Attributes:
-      name: For messages.
-      key: In tracking_sent.json.
-    """
+    """Weights & Biases or MLflow. Any method may raise anything, and take as long as the network does."""
 
     name: str
-    key: str
+    key: str  # In tracking_sent.json.
 
     def begin(self, settings: Mapping[str, Any], sent: dict[str, Any]) -> None:
-        """Begins the run there, or resumes it.
-
-        Args:
-          settings: See RunModel.settings.
-          sent: What tracking_sent.json says of this destination; may be changed.
-        """
+        """Begins or resumes the run; `sent`, what tracking_sent.json says of this destination, may be changed."""
 
     def send(self, rows: Sequence[Row]) -> None:
         """Sends rows without empty values."""
