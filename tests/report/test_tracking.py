@@ -23,7 +23,6 @@ from tfagents_system.report.tracking import (
     ToMlflow,
     Tracked,
     Tracker,
-    TrackingSettings,
     alone,
     group_of,
     keep_tracked,
@@ -135,8 +134,8 @@ def test_a_failure_loses_nothing_and_doubles_nothing_and_is_told_once(
 def test_a_run_has_one_name_for_ever(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_PROJECT", "swings")
     assert read_tracked(paths) is None
-    first = keep_tracked(paths, TrackingSettings(wandb="offline"))
-    second = keep_tracked(paths, TrackingSettings(mlflow_uri="http://here"))
+    first = keep_tracked(paths, {"wandb": "offline"})
+    second = keep_tracked(paths, {"mlflow_uri": "http://here"})
     assert second.run_id == first.run_id
     assert read_tracked(paths) == second and second.names["WANDB_PROJECT"] == "swings"
 
@@ -157,7 +156,7 @@ def test_without_its_package_a_destination_fails_in_one_line_and_the_other_gets_
     for name in [name for name in sys.modules if name == missing or name.startswith(f"{missing}.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    keep_tracked(paths, TrackingSettings(wandb="offline", mlflow_uri="http://127.0.0.1:9"))
+    keep_tracked(paths, {"wandb": "offline", "mlflow_uri": "http://127.0.0.1:9"})
     write_metrics(paths, [row(100)])
     assert tracking.main([str(paths.exp_dir)]) == EXIT_FAILED
     assert [each["env_steps"] for each in recorder.rows] == [100]
@@ -196,7 +195,7 @@ def history(folder: Path) -> tuple[str, list[dict[str, Any]]]:
 
 
 def test_files_of_wandb_have_one_id_and_rows_of_rising_steps_after_a_kill_and_a_resume(paths: RunPaths) -> None:
-    tracked = keep_tracked(paths, TrackingSettings(wandb="offline"))
+    tracked = keep_tracked(paths, {"wandb": "offline"})
     write_metrics(paths, [row(100, value=-1.0), row(200), row(300)])
     send_by_hand(paths)
     (file,) = paths.exp_dir.glob("wandb/offline-run-*/*.wandb")
@@ -244,7 +243,7 @@ def test_mlflow_goes_on_where_it_was_and_has_every_step_once(
 
     uri = mlflow_server
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "swings")
-    tracked = keep_tracked(paths, TrackingSettings(mlflow_uri=uri))
+    tracked = keep_tracked(paths, {"mlflow_uri": uri})
     write_metrics(paths, [row(100 * k) for k in range(1, 400)])  # More values than one request takes.
     first = Tracker(paths, tracked, print)
     first.look()
@@ -274,7 +273,7 @@ def test_mlflow_has_rows_and_settings_whatever_they_are_called(paths: RunPaths, 
     steps = (1000, 1000, 990)
     rows = [{**row(at, value=k), "iteration": k, **dict.fromkeys(names, float(k))} for k, at in enumerate(steps, 1)]
     write_metrics(paths, rows)
-    tracked = keep_tracked(paths, TrackingSettings(mlflow_uri=mlflow_server))
+    tracked = keep_tracked(paths, {"mlflow_uri": mlflow_server})
     for _ in range(2):
         tracker = Tracker(paths, tracked, print)
         tracker.look()
@@ -304,7 +303,7 @@ def test_mlflow_gets_the_settings_that_an_attempt_before_could_not_send(
     sent: list[str] = []
     log_batch = MlflowClient.log_batch
     monkeypatch.setattr(MlflowClient, "log_batch", send)
-    tracked = keep_tracked(paths, TrackingSettings(mlflow_uri=mlflow_server))
+    tracked = keep_tracked(paths, {"mlflow_uri": mlflow_server})
     tracker = Tracker(paths, tracked, print)
     tracker.feeds[0].take([row(100)])
     assert tracker.feeds[0].problem == "ConnectionError: no route to host"
@@ -328,7 +327,7 @@ def test_a_server_that_does_not_answer_is_tried_again_later(
             threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
         if answers == "refuses":
             server.close()
-        tracked = Tracked(TrackingSettings(mlflow_uri=f"http://127.0.0.1:{port}"), "id")
+        tracked = Tracked(None, f"http://127.0.0.1:{port}", "id")
         feed = Feed(ToMlflow(paths, tracked), RunModel(paths.exp_dir), print)
         began = time.monotonic()
         feed.take([row(100)])
@@ -338,7 +337,7 @@ def test_a_server_that_does_not_answer_is_tried_again_later(
 
 
 def test_only_one_sends(paths: RunPaths) -> None:
-    keep_tracked(paths, TrackingSettings(wandb="offline"))
+    keep_tracked(paths, {"wandb": "offline"})
     with alone(paths), pytest.raises(UserError, match="is under way and sends its metrics itself"):
         tracking.main([str(paths.exp_dir)])
 

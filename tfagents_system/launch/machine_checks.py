@@ -27,7 +27,6 @@ from tfagents_system.machine.files import existing_ancestor
 from tfagents_system.machine.gpus import FOUND, gpu_of_trainer
 from tfagents_system.machine.installed import is_installed
 from tfagents_system.machine.processes import cgroups
-from tfagents_system.report.tracking import TrackingSettings
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import COUNTS
 
@@ -152,14 +151,13 @@ def check_pins(folder: Path, findings: Findings) -> None:
 
 def check_tracking(values: Mapping[str, Any], environ: Mapping[str, str], findings: Findings) -> None:
     """What would keep metrics from being sent: packages, keys, addresses."""
-    settings, errors = TrackingSettings.of(values), list[str]()
-    uri = settings.mlflow_uri
-    wanted = {"wandb": settings.wandb and f"SAC_WANDB={settings.wandb}", "mlflow": uri and "SAC_MLFLOW_URI"}
+    wandb, uri, errors = values.get("wandb"), values.get("mlflow_uri"), list[str]()
+    wanted = {"wandb": wandb and f"SAC_WANDB={wandb}", "mlflow": uri and "SAC_MLFLOW_URI"}
     for package, variable in wanted.items():
         if variable and not is_installed(package):
             words = f"{variable} needs the package {package}, which is not installed"
             errors.append(f"{words}: install the extra (pip install '.[{package}]'), or unset it")
-    if settings.wandb == "online" and not _has_wandb_key(environ):
+    if wandb == "online" and not _has_wandb_key(environ):
         errors.append(
             "SAC_WANDB=online needs a key: set WANDB_API_KEY, or run `wandb login`; SAC_WANDB=offline needs none"
         )

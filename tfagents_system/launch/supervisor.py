@@ -39,7 +39,7 @@ from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.gpus import gpu_of_trainer
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.machine.worker_slots import claim_of
-from tfagents_system.report.tracking import TrackingSettings, keep_tracked
+from tfagents_system.report.tracking import is_tracked, keep_tracked
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import STALE_SECS, read_heartbeat
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
@@ -85,8 +85,8 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, loc
         plan = claim_cpus(variables, claims)
         port = claim_port(variables, claims) if variables.trainer_server is None else 0
         run_directory.write_start(paths, dataclasses.replace(variables, reverb_port=port))
-        if (tracking := TrackingSettings.of(vars(variables))).is_wanted:
-            keep_tracked(paths, tracking)
+        if is_tracked(vars(variables)):
+            keep_tracked(paths, vars(variables))
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         where = f"port {port}" if port else f"the trainer of the run at {variables.trainer_server}"
         print(f"{now} starting {variables.exp_name} in {paths.exp_dir}, {where}", flush=True)
@@ -176,7 +176,7 @@ class Supervisor:
         self._directory: int | None = None  # The run directory, open, so that no other one gets its inode number.
         token = {} if lock is None else {TOKEN_VARIABLE: lock.token}
         beside = [] if variables.gateway_port is None else [GATEWAY]
-        if TRAINER in plan.by_role and TrackingSettings.of(vars(variables)).is_wanted:
+        if TRAINER in plan.by_role and is_tracked(vars(variables)):
             beside.append(TRACKER)
         cpus: Mapping[str, tuple[int, ...]] = {**plan.by_role, **dict.fromkeys(beside, ())}  # These run anywhere.
         self.roles = {
@@ -571,7 +571,7 @@ class RunRules(Rules):
             environ=supervisor.roles[TRAINER].environ,
             stop=supervisor.stop,
             report=self._variables.report,
-            tracking=TrackingSettings.of(vars(self._variables)).is_wanted,
+            tracking=is_tracked(vars(self._variables)),
         )
 
 

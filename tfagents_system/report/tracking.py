@@ -41,57 +41,39 @@ _MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM, _LONGEST_NAME, _REQUEST_SECS, _RETR
 
 
 @dataclasses.dataclass(frozen=True)
-class TrackingSettings:
-    """The SAC_ variables of the same names.
-
-    Attributes:
-      wandb: One of WANDB_MODES; None: nothing goes to Weights & Biases.
-      mlflow_uri: None: nothing goes to MLflow.
-    """
-
-    wandb: str | None = None
-    mlflow_uri: str | None = None
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> TrackingSettings:
-        """From checked variables by field; others are ignored."""
-        return cls(values.get("wandb"), values.get("mlflow_uri"))
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether metrics are sent anywhere."""
-        return self.wandb is not None or self.mlflow_uri is not None
-
-
-@dataclasses.dataclass(frozen=True)
 class Tracked:
     """The contents of tracking.json.
 
     Attributes:
-      settings: Those of the last start.
+      wandb: SAC_WANDB of the last start, one of WANDB_MODES; None: nothing goes to Weights & Biases.
+      mlflow_uri: SAC_MLFLOW_URI of the last start; None: nothing goes to MLflow.
       run_id: Identifies the run at Weights & Biases for its whole life.
       names: What the last start had of LIBRARY_VARIABLES.
     """
 
-    settings: TrackingSettings
+    wandb: str | None
+    mlflow_uri: str | None
     run_id: str
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def is_tracked(variables: Mapping[str, Any]) -> bool:
+    """Whether a start's variables, by field, say where metrics are sent."""
+    return variables.get("wandb") is not None or variables.get("mlflow_uri") is not None
 
 
 def read_tracked(paths: RunPaths) -> Tracked | None:
     """None where the run was never to be tracked."""
     content = read_json(paths.tracking_json)
-    if not content:
-        return None
-    return Tracked(TrackingSettings.of(content.get("settings", {})), content["run_id"], content.get("names", {}))
+    return Tracked(**content) if content else None
 
 
-def keep_tracked(paths: RunPaths, settings: TrackingSettings) -> Tracked:
-    """Writes the settings, and the run's id if it has none yet."""
+def keep_tracked(paths: RunPaths, variables: Mapping[str, Any]) -> Tracked:
+    """Writes tracking.json, with a new id if the run has none yet."""
     before = read_tracked(paths)
     run_id = uuid.uuid4().hex[:12] if before is None else before.run_id
     names = {name: os.environ[name] for name in LIBRARY_VARIABLES if os.environ.get(name)}
-    tracked = Tracked(settings, run_id, names)
+    tracked = Tracked(variables.get("wandb"), variables.get("mlflow_uri"), run_id, names)
     write_json(paths.tracking_json, dataclasses.asdict(tracked))
     return tracked
 
@@ -124,7 +106,7 @@ class ToWandb:
     name = "Weights & Biases"
 
     def __init__(self, paths: RunPaths, tracked: Tracked) -> None:
-        self._paths, self._id, self._is_offline = paths, tracked.run_id, tracked.settings.wandb == "offline"
+        self._paths, self._id, self._is_offline = paths, tracked.run_id, tracked.wandb == "offline"
         self.key = "wandb_offline" if self._is_offline else "wandb"
         self._project = os.environ.get("WANDB_PROJECT") or _DEFAULT_PROJECT
         self._run: Any = None
@@ -185,7 +167,7 @@ class ToMlflow:
     name, key = "MLflow", "mlflow"
 
     def __init__(self, paths: RunPaths, tracked: Tracked) -> None:
-        self._uri, self._shown = tracked.settings.mlflow_uri, paths.exp_dir.name
+        self._uri, self._shown = tracked.mlflow_uri, paths.exp_dir.name
         self._experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or _DEFAULT_PROJECT
         self._client: Any = None
         self._run_id = ""
@@ -332,10 +314,10 @@ class Tracker:
     """
 
     def __init__(self, paths: RunPaths, tracked: Tracked, say: Callable[[str], None]) -> None:
-        model, settings = RunModel(paths.exp_dir), tracked.settings
+        model = RunModel(paths.exp_dir)
         destinations: list[Destination] = [
-            *([ToWandb(paths, tracked)] if settings.wandb is not None else []),
-            *([ToMlflow(paths, tracked)] if settings.mlflow_uri is not None else []),
+            *([ToWandb(paths, tracked)] if tracked.wandb is not None else []),
+            *([ToMlflow(paths, tracked)] if tracked.mlflow_uri is not None else []),
         ]
         self.feeds = [Feed(destination, model, say) for destination in destinations]
         self._paths, self._rows, self._seen = paths, list[Row](), (0, 0)
@@ -387,7 +369,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("exp_dir", type=Path, help="the run directory")
     paths = RunPaths(parser.parse_args(arguments).exp_dir.resolve())
     tracked = read_tracked(paths)
-    if tracked is None or not tracked.settings.is_wanted:
+    if tracked is None or not is_tracked(vars(tracked)):
         raise UserError(
             f"{paths.exp_dir} is no run that was to be tracked: start it with SAC_WANDB=online, SAC_WANDB=offline or "
             "SAC_MLFLOW_URI=http://..."
