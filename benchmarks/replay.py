@@ -3,8 +3,7 @@
     python -m benchmarks.replay [--quick]
 
 Batch 256, observation 28, action 8, in a ring of 1,000,000 steps: a real Reverb server in a process of its own.
-Draws of three steps, mini-races and priorities are compared in this process, in turns; and so are draws of 4 stacked
-frames of 19 rays, beside 5 other numbers, with those from a ring that stores the stacks.
+Draws of three steps, mini-races and priorities are compared in this process, in turns.
 """
 
 from __future__ import annotations
@@ -283,47 +282,6 @@ def draws_per_sec(steps: int, rounds: int) -> dict[str, list[float]]:
     return found
 
 
-def stacked_draws_per_sec(steps: int, rounds: int) -> dict[str, list[float]]:
-    """Minibatches/s of single rows, of stacks of 4 x 19 numbers, and of the same out of a ring that stores stacks."""
-    from tfagents_system.replay import sampling
-    from tfagents_system.replay.draw_settings import DrawSettings
-    from tfagents_system.replay.ring import Ring
-    from tfagents_system.replay.sample_forms import TransitionForm
-    from tfagents_system.transport.segments import Column, Layout
-
-    def ring_of(folder: str, rays: int) -> Ring:
-        columns = Column("observation/lidar", (rays,), "float32"), Column("observation/motion", (5,), "float32")
-        layout = Layout(columns, (Column("action", (3,), "float32"),), leaves=("lidar", "motion"))
-        ring = Ring.open(Path(folder), layout, steps + steps // 1000 + 1)
-        rng = np.random.default_rng(0)
-        segment = make_segment(1000)
-        segment.observation = [rng.standard_normal((1001, size), np.float32) for size in (rays, 5)]
-        segment.action = [rng.standard_normal((1000, 3), np.float32)]
-        for segment.number in range(-(-ring.num_rows // 1000)):
-            ring.append(segment)
-        return ring
-
-    where = os.environ.get("SAC_REPLAY_DIR")
-    with tempfile.TemporaryDirectory(dir=where) as single, tempfile.TemporaryDirectory(dir=where) as stored:
-        of_rows, of_stacks = ring_of(single, 19), ring_of(stored, 4 * 19)
-        assert of_rows.layout.frames({"lidar": 4}) == (4, 1)
-        kinds: dict[str, tuple[Ring, Any]] = {
-            "draws of single rows": (of_rows, 1),
-            "draws of stacks": (of_rows, {"lidar": 4}),
-            "draws of stored stacks": (of_stacks, 1),
-        }
-        found: dict[str, list[float]] = {name: [] for name in kinds}
-        for _ in range(rounds):
-            for name, (ring, stack) in kinds.items():
-                settings = DrawSettings(BATCH, TransitionForm(), _ITERATION, seed=0, frame_stack=stack)
-                rng = np.random.default_rng(1)
-                started = time.process_time()
-                for _ in range(5):
-                    sampling.draw(ring, rng, settings, _ITERATION)
-                found[name].append(5 * _ITERATION / (time.process_time() - started))
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default="", help="comma-separated ring sizes in steps, to see the growth")
@@ -363,16 +321,6 @@ def main() -> None:
     for name, target in (("mini-races", 0.6), ("draws with priorities", None), ("mini-races with priorities", 0.4)):
         of_rounds = [value / plain for value, plain in zip(rates[name], rates["plain draws"], strict=True)]
         outcome.ratio(f"{name} over plain draws", statistics.median(of_rounds), target)
-    stacks = stacked_draws_per_sec(sizes[0] if args.quick else 1_000_000, 1 if args.quick else 20)
-    for name, values in stacks.items():
-        outcome.row(f"{name}, without the server", statistics.median(values), "minibatches/s of CPU time")
-    for other, target in (("draws of stored stacks", 0.9), ("draws of single rows", None)):
-        pairs = zip(stacks["draws of stacks"], stacks[other], strict=True)
-        outcome.ratio(f"draws of stacks over {other}", statistics.median(value / of for value, of in pairs), target)
-    outcome.note(
-        "stacks are of 4 frames of 19 numbers, beside 5 others of one frame, 3 times the bytes of a single row; ratios "
-        "of draws are of minibatches/s"
-    )
     outcome.note(f"CPUs {cpus}: the server on the first, the client on the last")
     outcome.print()
 
