@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,7 +80,7 @@ def test_a_run_without_evaluations_is_read_with_its_training_returns(
         read_runs([folder])
     (folder / "run.json").write_text('{"attributes": {"num_eval_episodes": 0}}')
     (run,) = read_runs([folder])
-    assert run.values.tolist() == [3.0, 5.0] and run.is_of_training and run.is_ours
+    assert run.values.tolist() == [3.0, 5.0] and run.is_of_training
     compare.print_table(table_of(group_runs([run])), [run])
     assert f"returns of training episodes, not of evaluations: {folder}" in capsys.readouterr().out
     assert read_runs([folder], "critic_loss")[0].values.tolist() == [0.5, 0.4]
@@ -192,33 +190,6 @@ def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path: Path) -> Non
     assert [(group.name, len(group.runs)) for group in groups] == [("exp", 2), ("SAC", 3)]
     groups = group_runs(read_runs([*folders, *peers[:1]]))
     assert [group.name for group in groups] == ["exp discount=0.9", "exp discount=0.99", "SAC"]
-    assert [group.name for group in group_runs(read_runs(folders[:1]))] == ["exp_task_0 discount=0.9"]
-
-
-def test_single_runs_have_their_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], figures: list[Figure]
-) -> None:
-    """Also in two folders; a task's number says nothing, so its settings are told, too."""
-    folders = [
-        our_run(tmp_path / name, [1.0, 2.0], params={"discount": 0.9 + 0.01 * k})
-        for k, name in enumerate(("reacher", "slow", "x/arm_task_0", "y/arm_task_0"))
-    ]
-    names = ["reacher", "slow", "x/arm_task_0 discount=0.92", "y/arm_task_0 discount=0.93"]
-    assert [group.name for group in group_runs(read_runs(folders))] == names
-    assert [group.name for group in group_runs(read_runs(folders), ["mine=slow"])] == [names[0], "mine", *names[2:]]
-    assert compare.main([*map(str, folders[:2]), "--output", str(tmp_path / "x.png")]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in told[:2]] == [
-        ["run", "env", "steps", "final", "best"],
-        ["reacher", "100", "2", "2"],
-    ]
-    (axes,) = figures[0].axes
-    assert axes.get_title("left") == "single runs"
-    assert [line.get_label() for line in thick_lines(figures[0])] == ["reacher", "slow"]
-    several = group_runs(read_runs([*folders[:1], *(our_run(tmp_path / f"z_task_{k}", [1.0]) for k in range(2))]))
-    compare.draw(several, tmp_path / "x.png")
-    assert figures[1].axes[0].get_title("left") == "interquartile mean with 95 % interval"
-    assert [line.get_label() for line in thick_lines(figures[1])][1] == "z (2 runs)"
 
 
 def test_patterns_decide_first(tmp_path: Path) -> None:
@@ -338,10 +309,10 @@ def test_lines_are_dashed_where_a_run_is_missing(tmp_path: Path, figures: list[F
 
 
 def test_bad_arguments_are_told_together(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tfagents_system.report.compare", str(tmp_path), "--output", "none/x.pdf"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) == 3 and "has no metrics.csv" in done.stderr and ".png" in done.stderr
+    with pytest.raises(UserError) as raised:
+        compare.main([str(tmp_path), "--output", "none/x.pdf"])
+    findings = raised.value.findings
+    assert len(findings) == 3 and ".png" in findings[0] and "has no metrics.csv" in findings[2]
 
 
 def test_nothing_to_draw_is_told(tmp_path: Path) -> None:

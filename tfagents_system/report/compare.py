@@ -38,7 +38,6 @@ from tfagents_system.report.run_model import (
     TRAIN_RETURN,
     UNKNOWN,
     RunModel,
-    distinct_names,
     runs_among,
 )
 from tfagents_system.report.status import aligned, format_number
@@ -76,10 +75,6 @@ class Run:
     values: np.ndarray
     source: str
     best: float | None
-
-    @property
-    def is_ours(self) -> bool:
-        return self.source in (METRICS, TRAINING)
 
     @property
     def is_of_training(self) -> bool:
@@ -221,31 +216,17 @@ def group_runs(runs: Sequence[Run], patterns: Sequence[str] = ()) -> list[Group]
     Args:
       patterns: `NAME=PATTERN` or `PATTERN`, shell-style, for the name of a run directory or its path. The first match
         decides; a run without a match joins those of its experiment and settings, named by the settings that not all
-        runs share. Where each group is a single run it has the run's name.
+        runs share.
     """
-    ours = [run for run in runs if run.is_ours]  # Other runs have no settings to compare.
+    ours = [run for run in runs if run.source in (METRICS, TRAINING)]  # Other runs have no settings to compare.
     words = {run.folder: in_words(own) for run, own in zip(ours, differing([r.settings for r in ours]), strict=True)}
     several = len({run.experiment for run in runs}) > 1
-    matched = [_matching(run, patterns) for run in runs]
     by_name: dict[str, list[Run]] = {}
-    for run, match in zip(runs, matched, strict=True):
+    for run in runs:
         settings = words.get(run.folder, "")
-        own = " ".join(filter(None, [run.experiment if several or not settings else "", settings]))
-        by_name.setdefault(match or own, []).append(run)
-    if any(len(members) > 1 for members in by_name.values()):
-        return [Group(name, tuple(members)) for name, members in by_name.items()]
-    names = distinct_names([run.folder.resolve() for run in runs])
-    groups = []
-    for run, match in zip(runs, matched, strict=True):
-        is_task = run.folder.resolve().name != run.experiment  # Its number says nothing, so its settings are added.
-        own = " ".join(filter(None, [names[run.folder.resolve()], words.get(run.folder, "") if is_task else ""]))
-        groups.append(Group(match or own, (run,)))
-    return groups
-
-
-def are_single(groups: Sequence[Group]) -> bool:
-    """Whether each group is a single run: there is no mean of several, and no interval."""
-    return all(len(group.runs) == 1 for group in groups)
+        name = " ".join(filter(None, [run.experiment if several or not settings else "", settings]))
+        by_name.setdefault(_matching(run, patterns) or name, []).append(run)
+    return [Group(name, tuple(members)) for name, members in by_name.items()]
 
 
 def _matching(run: Run, patterns: Sequence[str]) -> str | None:
@@ -357,14 +338,12 @@ def table_of(groups: Sequence[Group], metric: str = RETURN) -> list[dict[str, An
 
 def cells_of(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Names of columns and the texts of a table for people."""
-    numbers = [[format_number(row[name]) for name in ("env_steps", "final_iqm", "best")] for row in rows]
-    if all(row["runs"] == 1 for row in rows):
-        cells = [[row["group"], *texts] for row, texts in zip(rows, numbers, strict=True)]
-        return ["run", "env steps", "final", "best"], cells
     cells = []
-    for row, (steps, final, best) in zip(rows, numbers, strict=True):
-        ends = [format_number(row[name]) for name in ("final_low", "final_high")]
-        interval = "-" if row["final_low"] is None else f"[{', '.join(ends)}]"
+    for row in rows:
+        steps, final, low, high, best = (
+            format_number(row[name]) for name in ("env_steps", "final_iqm", "final_low", "final_high", "best")
+        )
+        interval = "-" if row["final_low"] is None else f"[{low}, {high}]"
         cells.append([row["group"], f"{row['runs']}{'*' if row['unfinished'] else ' '}", steps, final, interval, best])
     return ["group", "runs", "env steps", "final IQM", "95 % interval", "best"], cells
 
@@ -398,26 +377,25 @@ def draw(groups: Sequence[Group], path: Path, metric: str = RETURN) -> None:
     axes = figure.add_subplot()
     for number, group in enumerate(groups):
         if group.begun:
-            _draw_group(axes, group, curve_of(group), f"C{number % 10}", has_count=not are_single(groups))
+            _draw_group(axes, group, curve_of(group), f"C{number % 10}")
     axes.set_ylabel({RETURN: "return of an evaluation", SUCCESS: "success rate of an evaluation"}.get(metric, metric))
-    title = "single runs" if are_single(groups) else "interquartile mean with 95 % interval"
-    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_title("interquartile mean with 95 % interval", loc="left", fontsize=10)
     tidy(axes)
     figure.legend(loc="outside lower left", frameon=False, fontsize=8, ncols=2)
     with replacing(path) as file:
         figure.savefig(file, format="png")
 
 
-def _draw_group(axes: Any, group: Group, curve: Curve, color: str, *, has_count: bool) -> None:
+def _draw_group(axes: Any, group: Group, curve: Curve, color: str) -> None:
     for run in group.begun:
         axes.plot(run.steps, run.values, color=color, linewidth=0.6, alpha=0.35, **marker(run.steps, most=1))
     axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.18, linewidth=0)
-    facts = [counted(len(group.runs), "run")] if has_count else []
+    facts = [counted(len(group.runs), "run")]
     if unfinished := sum(run.is_unfinished for run in group.runs):
-        facts.append(f"{unfinished} unfinished" if has_count else "unfinished")
+        facts.append(f"{unfinished} unfinished")
     if any(run.is_of_training for run in group.runs):
         facts.append("training episodes")
-    label = f"{group.name} ({', '.join(facts)})" if facts else group.name
+    label = f"{group.name} ({', '.join(facts)})"
     whole = int((curve.counts == len(group.runs)).sum())  # Points that all runs have reached come first.
     style = {"color": color, "linewidth": 2.0, **marker(curve.steps, most=3)}
     axes.plot(curve.steps[:whole], curve.iqm[:whole], label=label, **style)
