@@ -89,11 +89,13 @@ def test_ten_thousand_rows_and_videos_stay_below_ten_megabytes(tmp_path):
     assert 5_000_000 < run.report.stat().st_size < 10_000_000
 
 
-def test_videos_take_turns_for_the_room_that_there_is(tmp_path):
-    runs = [make_run(tmp_path / name, video_bytes=100) for name in "ab"]
-    text = _videos([*map(model_of, runs), RunModel(tmp_path)], most_bytes=120)
-    captions = ["a: montage", "b: montage", "a: latest_seed_0_episode_1", "b: latest_seed_0_episode_1 is too large"]
-    assert text.count("<video") == 3 and [text.index(each) for each in captions] == sorted(map(text.index, captions))
+def test_videos_are_shown_as_far_as_there_is_room(tmp_path):
+    runs = [model_of(make_run(tmp_path / name, video_bytes=100)) for name in "ab"]
+    text = _videos(runs[:1], most_bytes=20)
+    assert text.count("<video") == 1 and text.index("a: montage") < text.index(
+        "a: latest_seed_0_episode_1 is too large"
+    )
+    assert _videos([*runs, RunModel(tmp_path)]).count("<video") == 2, "of several runs one each"
 
 
 def test_several_runs_have_the_numbers_of_compare(tmp_path):

@@ -288,7 +288,7 @@ def test_runs_of_one_name_are_told_apart_by_the_folders_above(tmp_path, capsys, 
     runs = [put(tmp_path / name, status()) for name in ("arm/a/run", "arm/b/run", "leg/b/run", "other")]
     assert main([*map(str, runs)]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
-    assert names == ["a/run", "arm/b/run", "leg/b/run", "other"]
+    assert names == ["arm/a/run", "arm/b/run", "leg/b/run", "other"]
 
 
 def test_json_is_the_status_with_its_problems(tmp_path, capsys, at_now):

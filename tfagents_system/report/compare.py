@@ -14,7 +14,6 @@ import csv
 import dataclasses
 import fnmatch
 import math
-import os
 import re
 import warnings
 import zipfile
@@ -422,11 +421,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--metric", default=RETURN, metavar="COLUMN", help=f"of metrics.csv, such as {SUCCESS} (default: {RETURN})"
     )
     parser.add_argument(
-        "--output", type=Path, help=f"default: {_PICTURE} in the folder of all these runs; a CSV beside it"
+        "--output", type=Path, help=f"default: {_PICTURE} beside the first run; the table is written as .csv"
     )
     args = parser.parse_args(argv)
     folders = runs_among(args.run)
-    output = args.output or _beside(folders)
+    output = args.output or folders[0].resolve().parent / _PICTURE
     findings = []
     if output.suffix.lower() != ".png":
         findings.append(f"--output must be a .png file, found {output}: the table goes beside it, as .csv")
@@ -454,13 +453,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         writer.writerows(rows)
     print(f"plot:  {output}\ntable: {table}")
     return EXIT_DONE
-
-
-def _beside(folders: Sequence[Path]) -> Path:
-    """compare.png in the folder that contains all runs; in the current one if there is none that is writable."""
-    parents = {folder.resolve().parent for folder in folders}
-    parent = parents.pop()
-    return parent / _PICTURE if not parents and os.access(parent, os.W_OK) else Path(_PICTURE)
 
 
 if __name__ == "__main__":

@@ -362,30 +362,21 @@ def _same_number(text: str, default: str) -> bool:
 
 
 def _videos(models: Sequence[RunModel], most_bytes: int = MOST_BYTES) -> str:
-    """Videos of each run, the montage first, then the newest, as far as there is room.
-
-    Runs take turns, so that each shows its first before any shows its second.
-    """
-    files = [
-        (turn, model, path)
-        for model in models
-        for turn, path in enumerate(
-            sorted(model.paths.videos.glob("*.mp4"), key=lambda path: (path.name != _MONTAGE, -path.stat().st_mtime))
-        )
-    ]
+    """Videos as far as there is room: the montage first, then the newest; of several runs one each."""
     shown, left = [], most_bytes
-    for _, model, path in sorted(files, key=lambda item: item[0]):
-        caption = _escaped(f"{model.name}: {path.stem}" if len(models) > 1 else path.stem)
-        if path.stat().st_size > left:
-            shown.append(
-                f"<figure><figcaption>{caption} is too large for this file: {_escaped(path)}</figcaption></figure>"
-            )
-            continue
-        content = path.read_bytes()
-        left -= len(content)
-        source = f"data:video/mp4;base64,{base64.b64encode(content).decode()}"
-        video = f'<video src="{source}" controls loop muted preload="metadata"></video>'
-        shown.append(f"<figure>{video}<figcaption>{caption}</figcaption></figure>")
+    for model in models:
+        paths = sorted(
+            model.paths.videos.glob("*.mp4"), key=lambda path: (path.name != _MONTAGE, -path.stat().st_mtime)
+        )
+        for path in paths[: 1 if len(models) > 1 else None]:
+            caption = _escaped(f"{model.name}: {path.stem}")
+            if (size := path.stat().st_size) > left:
+                shown.append(f"<figure><figcaption>{caption} is too large for this file</figcaption></figure>")
+                continue
+            left -= size
+            source = f"data:video/mp4;base64,{base64.b64encode(path.read_bytes()).decode()}"
+            video = f'<video src="{source}" controls loop muted preload="metadata"></video>'
+            shown.append(f"<figure>{video}<figcaption>{caption}</figcaption></figure>")
     return f'<div class="videos">{"".join(shown)}</div>' if shown else ""
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -163,17 +162,6 @@ def usual_folder() -> Path:
 def usual_runs() -> list[Path]:
     """The runs of a user who names none."""
     return sorted(path.parent for path in usual_folder().glob("*/status.json"))
-
-
-def distinct_names(folders: Collection[Path]) -> dict[Path, str]:
-    """The folders' names; where several are equal, with as many folders above them as tell them apart."""
-    names = {folder: folder.name for folder in folders}
-    for parts in range(2, max((len(folder.parts) for folder in folders), default=0) + 1):
-        counts = Counter(names.values())
-        names = {
-            folder: str(Path(*folder.parts[-parts:])) if counts[name] > 1 else name for folder, name in names.items()
-        }
-    return names
 
 
 def is_beside_runs(folder: Path) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -21,7 +22,6 @@ from tfagents_system.machine.files import write_json
 from tfagents_system.machine.worker_slots import EVAL, EXPERT
 from tfagents_system.report.run_model import (
     RunModel,
-    distinct_names,
     is_dead,
     is_under_way,
     missing_runs,
@@ -340,16 +340,16 @@ def finished_in_words(name: str, why_early: str | None, num_iter: int | None) ->
 
 
 def read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Their statuses, with the settings that differ from the runs' files, and by the names that their folders have now:
-    one may have been moved since.
+    """Their statuses, with the settings that differ from the runs' files.
+
+    Each run is named by its folder below the one that has all of them: it may have been moved since it began.
     """
-    models = [model for model in map(RunModel, folders) if model.status is not None]
-    names = distinct_names([model.folder.resolve() for model in models])
-    statuses = []
-    for model in models:
-        run = {**(model.status or {})["run"], "name": names[model.folder.resolve()]}
-        statuses.append({**(model.status or {}), "run": run, SETTINGS: model.overrides})
-    return statuses
+    found = [(folder.resolve(), model, status) for folder in folders if (status := (model := RunModel(folder)).status)]
+    parent = os.path.commonpath([folder.parent for folder, *_ in found] or ["/"])
+    return [
+        {**status, "run": {**status["run"], "name": os.path.relpath(folder, parent)}, SETTINGS: model.overrides}
+        for folder, model, status in found
+    ]
 
 
 def plain_table(statuses: Sequence[Status], now: float) -> str:
