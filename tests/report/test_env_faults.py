@@ -35,13 +35,6 @@ def test_a_total_is_of_all_workers_and_grows_over_their_restarts() -> None:
     assert tally.to_json()["last_env_fault"] == "fault 1"
 
 
-def test_what_is_no_worker_counts_nothing() -> None:
-    tally = FaultTally()
-    tally.take("trainer", said(4, 4))
-    tally.take("worker_0", {})
-    assert counted(tally) == (0, 0, 0)
-
-
 def test_a_run_that_is_started_again_goes_on_counting() -> None:
     first = FaultTally()
     left = {"worker_0": said(3, 7), "worker_9": said(2, 5, host="joined", remote=True)}

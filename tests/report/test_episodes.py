@@ -6,8 +6,6 @@ from tfagents_system.report.episodes import (
     Episode,
     Evaluations,
     Report,
-    eval_share,
-    extra_share,
     summarize,
 )
 from tfagents_system.run_files.heartbeat import TimeShares
@@ -143,15 +141,6 @@ def test_a_worker_that_only_evaluates_adds_a_share_and_is_waited_for():
     assert sorted(e.episode_return for r in reports for e in r.episodes) == [1.0, 2.0, 3.0, 4.0, 5.0]
     evaluations.leave_out([7])
     assert evaluations.missing(5) == [0, 1]
-
-
-def test_shares_of_planned_workers_and_of_others():
-    assert [eval_share(5, range(2), worker) for worker in range(4)] == [3, 2, 0, 0]
-    assert extra_share(5, range(2)) == 3
-    evaluators = range(4, 7)
-    assert [eval_share(5, evaluators, worker) for worker in range(9)] == [0, 0, 0, 0, 2, 2, 1, 0, 0]
-    assert extra_share(5, evaluators) == 2
-    assert [eval_share(0, range(2), worker) for worker in range(3)] == [0, 0, 0] and extra_share(0, range(2)) == 0
 
 
 def test_evaluators_make_an_evaluation_complete_and_one_that_joins_adds_its_share():

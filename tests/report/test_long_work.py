@@ -77,12 +77,6 @@ def test_without_a_terminal_there_is_a_line_now_and_then(lines: io.StringIO) -> 
     assert lines.getvalue() == seen, "nothing more once it is over"
 
 
-def test_nothing_is_more_than_whole() -> None:
-    work = LongWork("run", 1500, "steps")
-    work.done = 1600
-    assert work._parts() == "1,600 of 1,500 steps (100 %)"
-
-
 def test_within_a_work_no_other_one_is_told(lines: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_work, "AFTER_SECS", 0.0)
     with redirect_stderr(lines):

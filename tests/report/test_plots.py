@@ -1,9 +1,5 @@
 """The learning curve: of any run, however little of it there is."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -12,8 +8,6 @@ from tfagents_system.report.plots import draw_learning_curve, main
 from tfagents_system.report.run_model import RunModel
 from tfagents_system.run_files.metrics import MetricsLog
 from tfagents_system.run_files.run_paths import RunPaths
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -117,13 +111,6 @@ def test_any_run_can_be_drawn(paths, figure, rows, panels):
     assert len(figure().axes) == 1 + panels
 
 
-def test_values_of_many_magnitudes_get_a_log_scale(paths, figure):
-    write(paths, train(0), train(10_000), train(20_000, alpha=0.4))
-    draw_learning_curve(RunModel(paths.exp_dir))
-    scales = {axes.get_title("left"): axes.get_yscale() for axes in figure().axes[1:]}
-    assert scales == {"critic loss": "log", "actor loss": "linear", "alpha (temperature)": "linear"}
-
-
 def test_losses_of_held_out_episodes_are_drawn_beside_the_others(paths, figure):
     rows = [train(step, **{"validation/critic_loss": 200.0 + step}) for step in (1, 2)]
     write(paths, *rows)
@@ -141,8 +128,3 @@ def test_main_names_the_run_that_has_nothing_to_draw(paths, tmp_path, capsys):
     assert main([str(tmp_path / "nowhere"), str(paths.exp_dir)]) == 2
     captured = capsys.readouterr()
     assert "nowhere/metrics.csv has no rows" in captured.err and str(paths.learning_curve) in captured.out
-
-
-def test_matplotlib_is_imported_only_to_draw():
-    program = "import sys, tfagents_system.report.plots; assert not {'matplotlib', 'tensorflow'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)

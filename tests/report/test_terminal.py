@@ -45,9 +45,11 @@ def test_before_there_are_numbers_the_line_says_what_the_roles_do():
 
 
 def test_the_live_view_shows_every_number_and_role():
-    text = words(rendered(status()))
+    content = status(name="[red]pendulum[/]")
+    content["roles"]["worker_0"] |= {"restarts": 1, "alive": False}
+    text = words(rendered(content))
     for part in (
-        "pendulum running 00:42",
+        "[red]pendulum[/] running 00:42",
         "iteration 12/25",
         "48%",
         "01:10 left",
@@ -64,6 +66,8 @@ def test_the_live_view_shows_every_number_and_role():
         "trainer's time updates 93% waiting 4% saving 2% logging 1%",
         "replay CPU 0 serving 1 s ago",
         "trainer CPU 1-3 updating 1 s ago",
+        "worker_0 CPU 4 down 1 s ago 1 restart",
+        "worker_0: down",
         "worker_1 CPU 5 collecting 1 s ago",
     ):
         assert part in text, part
@@ -79,16 +83,6 @@ def test_where_each_roles_time_goes_is_shown_the_workers_on_average():
     content["roles"]["worker_1"] |= {"kind": "eval", "time_shares": {"evaluating": 0.9}}
     text = words(rendered(content, 200))
     assert "simulator 60% waiting for the policy 30%" in text and "evaluators' time evaluating 90%" in text
-
-
-def test_restarts_and_problems_are_shown():
-    content = status()
-    content["roles"]["worker_0"] |= {"restarts": 1, "alive": False}
-    content["roles"]["replay"]["restarts"] = 2
-    text = words(rendered(content))
-    assert "replay CPU 0 serving 1 s ago 2 restarts" in text
-    assert "worker_0 CPU 4 down 1 s ago 1 restart" in text
-    assert "worker_0: down" in text
 
 
 def test_many_workers_are_one_line_with_the_oldest_heartbeat():
@@ -112,7 +106,7 @@ def test_experts_are_named():
     assert "worker_0..63 (1 eval, 2 expert) CPU 4-67" in words(rendered(many))
 
 
-@pytest.mark.parametrize("width", [40, 58, 80, 200])
+@pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("workers", [1, 6, 256])
 def test_it_fits_the_terminal(width, workers):
     content = status(workers=workers)
@@ -130,10 +124,6 @@ def test_a_run_that_has_told_nothing_yet_can_be_shown():
     content["roles"] = {role: {"alive": True, "restarts": 0} for role in content["roles"]}
     del content["plan"]
     assert "trainer starting" in words(rendered(content))
-
-
-def test_names_are_no_markup():
-    assert "[red]run[/]" in rendered(status(name="[red]run[/]"))
 
 
 @pytest.fixture
@@ -161,14 +151,6 @@ def test_plain_lines_come_every_few_seconds_and_only_with_news(clock, capsys):
         "[00:10] iteration 7/25",
     ]
     assert lines[-1] == "plot: here"
-
-
-def test_a_line_that_stays_the_same_is_repeated_each_minute(clock, capsys):
-    view = ProgressView(Console(force_terminal=False), line_secs=5)
-    for second in range(0, 125):
-        clock.now = float(second)
-        view.update(status(elapsed=second))
-    assert [line[:7] for line in capsys.readouterr().out.splitlines()] == ["[00:00]", "[01:00]", "[02:00]"]
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -24,7 +24,6 @@ from tfagents_system.report.tracking import (
     Tracked,
     Tracker,
     alone,
-    group_of,
     keep_tracked,
     read_tracked,
 )
@@ -138,13 +137,6 @@ def test_a_run_has_one_name_for_ever(paths: RunPaths, monkeypatch: pytest.Monkey
     second = keep_tracked(paths, {"mlflow_uri": "http://here"})
     assert second.run_id == first.run_id
     assert read_tracked(paths) == second and second.names["WANDB_PROJECT"] == "swings"
-
-
-def test_tasks_of_a_sweep_are_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WANDB_RUN_GROUP", raising=False)
-    assert (group_of("swing_task_3"), group_of("swing")) == ("swing", None)
-    monkeypatch.setenv("WANDB_RUN_GROUP", "mine")
-    assert group_of("swing_task_3") == "mine"
 
 
 @pytest.mark.parametrize(("missing", "other"), [("wandb", "ToMlflow"), ("mlflow", "ToWandb")])
