@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -267,10 +266,11 @@ def time_shares(status: Status) -> dict[str, dict[str, str]]:
     }
     shown = {}
     for owner, beats in owners.items():
-        known, totals = [shares for beat in beats if (shares := beat.get("time_shares"))], Counter[str]()
-        for shares in known:
-            totals.update({activity: (share or 0.0) / len(known) for activity, share in shares.items()})  # type: ignore[misc]
-        if percentages := {name: f"{share:.0%}" for name, share in totals.most_common() if share >= 0.005}:
+        known, means = [shares for beat in beats if (shares := beat.get("time_shares"))], dict[str, float]()
+        for activity, share in (item for shares in known for item in shares.items()):
+            means[activity] = means.get(activity, 0.0) + (share or 0.0) / len(known)
+        ordered = sorted(means.items(), key=lambda item: -item[1])
+        if percentages := {activity: f"{share:.0%}" for activity, share in ordered if share >= 0.005}:
             shown[owner] = percentages
     return shown
 

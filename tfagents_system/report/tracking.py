@@ -314,11 +314,11 @@ class Tracker:
     """
 
     def __init__(self, paths: RunPaths, tracked: Tracked, say: Callable[[str], None]) -> None:
-        model = RunModel(paths.exp_dir)
-        destinations: list[Destination] = [
-            *([ToWandb(paths, tracked)] if tracked.wandb is not None else []),
-            *([ToMlflow(paths, tracked)] if tracked.mlflow_uri is not None else []),
-        ]
+        model, destinations = RunModel(paths.exp_dir), list[Destination]()
+        if tracked.wandb is not None:
+            destinations.append(ToWandb(paths, tracked))
+        if tracked.mlflow_uri is not None:
+            destinations.append(ToMlflow(paths, tracked))
         self.feeds = [Feed(destination, model, say) for destination in destinations]
         self._paths, self._rows, self._seen = paths, list[Row](), (0, 0)
 
