@@ -55,7 +55,7 @@ def test_the_live_view_shows_every_number_and_role():
         "01:10 left",
         "env steps 4,800",
         "updates/s 181",
-        "env steps/s 172",
+        "steps/s 172",
         "train return -423.1",
         "eval return -310.2 ± 40.1",
         "best -298.7",

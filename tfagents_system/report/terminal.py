@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -183,7 +184,7 @@ def render(status: Status, width: int = 80, height: int = 50) -> RenderableType:
     left, width = trainer.get("time_left_s"), min(width, _MAX_WIDTH)
     blocks: list[Sequence[RenderableType]] = [
         [_progress(trainer)],
-        [_numbers(status, width), *_pairs_line("curriculum", curriculum_values(status))],
+        [_numbers(status), *_pairs_line("curriculum", curriculum_values(status))],
         [part for owner, shares in time_shares(status).items() for part in _pairs_line(f"{owner} time", shares)],
         [_roles_table(status, max(1, min(_MAX_WORKER_LINES, height - _LINES_BESIDE_WORKERS)))],
         [Text(problem, style="red") for problem in problems(status, now)],
@@ -216,22 +217,14 @@ def _progress(trainer: Mapping[str, Any]) -> RenderableType:
     return grid
 
 
-def _numbers(status: Status, width: int) -> RenderableType:
+def _numbers(status: Status) -> RenderableType:
     trainer = status["roles"].get(TRAINER, {})
     env_steps = trainer.get("env_steps") or status["roles"].get(REPLAY, {}).get("env_steps")
     texts = numbers({**trainer, "env_steps": env_steps})
-    pairs = [("env steps/s" if name == "steps/s" else name, text) for name, text in texts.items()]
     if trainer.get("eval_success") is not None:
-        pairs.append(("eval success", f"{trainer['eval_success']:.0%}"))
-    columns = 3 if width >= 80 else 2 if width >= 56 else 1
-    grid = Table.grid()
-    for _ in range(columns):
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column(no_wrap=True)
-    for start in range(0, len(pairs), columns):
-        row = pairs[start : start + columns]
-        grid.add_row(*(cell for name, value in row for cell in (f"{name} ", f"{value}   ")))
-    return grid
+        texts["eval success"] = f"{trainer['eval_success']:.0%}"
+    pairs = [Text(f"{name} ", style="dim").append(text, "default") for name, text in texts.items()]
+    return Columns(pairs, padding=(0, 3))
 
 
 def _pairs_line(name: str, pairs: Mapping[str, str]) -> list[RenderableType]:
