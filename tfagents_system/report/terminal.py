@@ -147,7 +147,8 @@ class ProgressView:
 def progress_line(status: Status) -> str:
     """`[00:42] iteration 12/25  env_steps 4,800  updates/s 181 ...`: what is not known yet is left out."""
     run, trainer = status["run"], status["roles"].get(TRAINER, {})
-    texts, results = numbers(trainer), format_results(trainer)
+    head = f"[{format_secs(run['updated_at'] - run['started_at'])}]"
+    texts = numbers(trainer)
     if trainer.get("updates_per_s") is None:  # `replay serving, trainer waiting, worker_0 collecting  env_steps 400`.
         parts = [", ".join(f"{role} {_state_in_words(beat)}" for role, beat in _roles(status, max_workers=2))]
         if env_steps := status["roles"].get(REPLAY, {}).get("env_steps"):
@@ -158,7 +159,7 @@ def progress_line(status: Status) -> str:
             f"env_steps {_of_all(trainer.get('env_steps'), trainer.get('num_env_steps'))}",
             *(f"{name} {texts[name]}" for name in ("updates/s", "steps/s")),
             *([f"train {texts['train return']}"] if texts["train return"] != "-" else []),
-            *results,
+            *format_results(trainer),
             *(f"{name} {value}" for name, value in curriculum_values(status).items()),
             *([f"alpha {texts['alpha']}"] if texts["alpha"] != "-" else []),
             f"left {format_secs(trainer.get('time_left_s'))}",
@@ -166,7 +167,7 @@ def progress_line(status: Status) -> str:
     # Of what simulators have raised only how often, since a line is one of many.
     warnings = [*state_problems(status, run["updated_at"]), fault_words(run)]
     parts += [f"! {problem}" for problem in warnings if problem]
-    return f"[{format_secs(run['updated_at'] - run['started_at'])}] {'  '.join(parts)}"
+    return f"{head} {'  '.join(parts)}"
 
 
 def _of_all(done: int | None, total: int | None) -> str:
