@@ -226,6 +226,7 @@ def join(
     paths = RunPaths(variables.exp_dir)
     end_orphans(paths, variables.save_deadline_secs)
     with RunLock(paths) as lock:
+        end_orphans(paths, variables.save_deadline_secs, has_lock=True)
         inputs.write(paths)
         own = Settings(dataclasses.replace(variables, **target.values()), overrides)
         if paths.run_json.name in inputs.files:  # The params of all workers must see the numbers of the run.
