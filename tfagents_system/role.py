@@ -73,6 +73,7 @@ class Role:
         here = {"SAC_EXP_DIR": str(paths.exp_dir)}  # The directory may have been moved since its start.
         os.environ.update(settings.variables.to_environ() | here)  # For users' code.
         if (server := _server_to_join(name, settings.variables)) is not None:
+
             def say(why: str) -> None:
                 heartbeat.beat("starting", doing=f"waiting for {server}: {why}")
 

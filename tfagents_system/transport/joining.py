@@ -171,9 +171,17 @@ def _join_elsewhere(
         tunnel.close()
         raise
     # A trainer in the run's own directory writes its heartbeat there itself.
-    tell = tunnel.tell if is_far or kind != TRAINER else None
-    joined = connection, welcome.slot, settings.joined(welcome.settings), tell, ended, tunnel.close
-    return Membership(*joined, is_far=is_far, run=known, check=check)
+    return Membership(
+        connection,
+        -1 if welcome.slot is None else welcome.slot,
+        settings.joined(welcome.settings),
+        tunnel.tell if is_far or kind != TRAINER else None,
+        ended=ended,
+        leave=tunnel.close,
+        is_far=is_far,
+        run=known,
+        check=check,
+    )
 
 
 def _let_in(tunnel: Tunnel, stop: Callable[[], bool], say: Callable[[str], None]) -> Welcome:
