@@ -277,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if there.state == "done":
             return _nobody_joins(there.name, stop)
         password_file = environ.get("SAC_PASSWORD_FILE")
-        with there.tunnel() as tunnel:
+        with contextlib.closing(there.tunnel()) as tunnel:
             target = Target(
                 tunnel.server,
                 there.credentials,
