@@ -44,11 +44,10 @@ _FETCH_SECS = 120.0
 _FILES = "run.json status.json gateway.json params.py params config.json reward.points specs.pbtxt"
 _SECRETS = "client ca.pem client.pem client.key"
 _MARK = re.compile(rb"^TFAGENTS_RUN (\d+) (\S+)\n", re.MULTILINE)  # A login shell may print something before it.
-_NO_FOLDER, _NO_RUN, _SSH_FAILS = 65, 66, 255
+_NO_RUN, _SSH_FAILS = 65, 255
 _CHANGED = 1  # Of GNU tar: a file was replaced while it was read, such as status.json; what came is whole.
 _FETCH = f"""
-cd -- {{folder}} || exit {_NO_FOLDER}
-[ -r run.json ] || exit {_NO_RUN}
+cd -- {{folder}} && [ -r run.json ] || exit {_NO_RUN}
 set --
 for file in {_FILES}; do [ -r "$file" ] && set -- "$@" "$file"; done
 for file in {_SECRETS}; do [ -r "credentials/$file" ] && set -- "$@" "credentials/$file"; done
@@ -135,29 +134,36 @@ class SshRun:
 
     def _fetch(self) -> tuple[float, str]:
         """Copies what is needed; returns the time there, in Unix seconds, and the machine's name."""
-        code, output, words = self._run(_FETCH.format(folder=self._folder))
-        if code == _NO_FOLDER:
-            raise UserError(
-                f"there is no directory {self.name}, or {self.host} can't enter it: give --to the run directory there, "
-                "absolute or relative to the home directory"
-            )
-        if code == _NO_RUN:
-            raise UserError(f"{self.name} is no run directory (it has no run.json): give the right one with --to")
-        mark = _MARK.search(output)
-        if code == _SSH_FAILS or mark is None:
-            raise UserError(
-                f"ssh {self.host} fails ({words or f'exit code {code}'}): log in once by hand, so that the host is "
-                "known, and with a key that asks for nothing (ssh-copy-id, ssh-add), until `ssh -o BatchMode=yes "
-                f"{self.host} true` works"
-            )
-        if code not in (0, _CHANGED):
-            raise UserError(f"the files of {self.name} can't be read by {self.host} ({words}): log in as their owner")
+        script = _FETCH.format(folder=self._folder).encode()
         try:
-            with tarfile.open(fileobj=io.BytesIO(output[mark.end() :])) as archive:
+            result = subprocess.run(
+                [*_COMMAND, "--", self.host, "sh -s"],
+                input=script,
+                capture_output=True,
+                timeout=_FETCH_SECS,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"ssh {self.host} fails (no end in {_FETCH_SECS:.0f} s): try it by hand") from None
+        words = _last_words(result.stderr)
+        if result.returncode == _NO_RUN:
+            raise UserError(
+                f"{self.name} is no run directory, or {self.host} can't read it: give --to the one there, absolute or "
+                "relative to the home directory"
+            )
+        mark = _MARK.search(result.stdout)
+        if result.returncode == _SSH_FAILS or mark is None:
+            raise UserError(
+                f"ssh {self.host} fails ({words or f'exit code {result.returncode}'}): log in once by hand, so that "
+                "the host is known, and with a key that asks for nothing (ssh-copy-id, ssh-add), until `ssh -o "
+                f"BatchMode=yes {self.host} true` works"
+            )
+        try:
+            with tarfile.open(fileobj=io.BytesIO(result.stdout[mark.end() :])) as archive:
                 archive.extractall(self.paths.exp_dir, filter="data")
         except (tarfile.TarError, OSError) as error:
-            raise UserError(f"the files of {self.name} can't be copied to {self.paths.exp_dir}: {error}") from None
-        if not self.paths.run_json.exists():
+            words = words or str(error)
+        if result.returncode not in (0, _CHANGED) or not self.paths.run_json.exists():
             raise UserError(f"the files of {self.name} can't be read by {self.host} ({words}): log in as their owner")
         return float(mark[1]), mark[2].decode(errors="replace")
 
@@ -170,17 +176,6 @@ class SshRun:
                 "--credentials"
             )
         return folder
-
-    def _run(self, script: str) -> tuple[int, bytes, str]:
-        """Exit code, output and last words of a shell script on the host."""
-        command = [*_COMMAND, "--", self.host, "sh -s"]
-        try:
-            result = subprocess.run(
-                command, input=script.encode(), capture_output=True, timeout=_FETCH_SECS, start_new_session=True
-            )
-        except subprocess.TimeoutExpired:
-            return _SSH_FAILS, b"", f"no end in {_FETCH_SECS:.0f} s"
-        return result.returncode, result.stdout, _last_words(result.stderr)
 
 
 class SshTunnel:
