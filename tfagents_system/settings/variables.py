@@ -162,8 +162,7 @@ class VariableFields:
     """seconds that an environment may take for a step or reset before it is taken for hung; building it may take four
     times as long, at least 600"""
     worker_memory_mb: Annotated[int | None, Variable("megabytes", default="no limit")] = None
-    """memory in MiB (resident, with child processes) above which a worker restarts at the end of an episode; with
-    SAC_ENV_PYTHON of each environment's process, which is then rebuilt"""
+    """memory in MiB (resident, with child processes) above which a worker restarts at the end of an episode"""
     env_python: Annotated[Path | None, Variable("program", default="the worker's own process")] = None
     """Python interpreter (3.9 or later, with NumPy) in which environments run, each in a process of its own"""
     job_prelude: Annotated[str | None, Variable("text", is_early=True)] = None
