@@ -11,9 +11,9 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.spelling import is_meant
 from tfagents_system.errors import UserError, shown
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.run_files import kept_checkpoints, run_inputs
 from tfagents_system.run_files.metrics import read_rows

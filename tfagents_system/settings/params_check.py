@@ -17,13 +17,12 @@ from tfagents_system.agents.iteration_counts import (
     random_count,
     random_steps,
 )
-from tfagents_system.checks.hyperparameters import Hyperparameter, When, described_by
 from tfagents_system.checks.rules import broken, integer_from, is_kept
 from tfagents_system.checks.schedules import Schedule, is_schedule
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import shown
-from tfagents_system.hyperparameters import RACE_END_STEPS
+from tfagents_system.hyperparameters import RACE_END_STEPS, Hyperparameter, When, described_by
 from tfagents_system.settings import other_libraries
 from tfagents_system.settings.load_params import OF_ITERATIONS, is_set, own_names
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
