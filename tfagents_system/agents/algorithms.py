@@ -144,7 +144,7 @@ def optimizer_findings(params: Any) -> list[str]:
     """Settings that do not fit the optimizer or the part, one sentence each; each is right by itself."""
     findings = []
     for part in PARTS:
-        where, given = f"TrainParams.{part}_optimizer", getattr(params, f"{part}_optimizer")
+        where, given = f"{part}_optimizer", getattr(params, f"{part}_optimizer")
         name = given.get("name", "adam")
         findings += [
             f'{where}["{key}"] is no setting of {name}: remove it, or choose another name'
