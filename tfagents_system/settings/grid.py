@@ -47,7 +47,7 @@ REQUESTED = (
 PATHS = tuple(
     variable.name
     for variable in VARIABLES
-    if variable.is_path and variable.name not in ("SAC_PARAMS", "SAC_CONFIG", *_NOT_IN_A_GRID)
+    if variable.kind.is_path and variable.name not in ("SAC_PARAMS", "SAC_CONFIG", *_NOT_IN_A_GRID)
 )
 
 

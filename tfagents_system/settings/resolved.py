@@ -36,7 +36,7 @@ SHARED = (
 # And of `Overrides.defaults`, whose values are whole numbers.
 _SHARED_COUNTS = ("env_steps_per_iter", "log_period_iters", "initial_collect_steps", "horizon")
 _SHARED_PERIODS = ("eval_period_env_steps", "checkpoint_period_env_steps")
-_PATHS = tuple(variable.field for variable in VARIABLES if variable.is_path)
+_PATHS = tuple(variable.field for variable in VARIABLES if variable.kind.is_path)
 _UNSAVED = ("job_prelude", "exec_prefix")  # People put keys into them: `export HF_TOKEN=...`.
 
 
