@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.support.fakes import FakeParams
 from tests.support.machines import flat as flat_machine
-from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import UserError
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.machine.cpus import slurm_allotment
 from tfagents_system.settings import params_check

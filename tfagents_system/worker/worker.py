@@ -311,7 +311,7 @@ class Worker:
 def _look_slowly(guard: EnvironmentGuard, environments: WorkerEnvironments) -> None:
     """What may have to wait for the machine or its disk."""
     guard.write()
-    environments.look_at_memory()
+    environments.memory.look()
 
 
 def _put(report: Report, connection: Connection) -> None:
