@@ -22,7 +22,7 @@ from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, 
 from tfagents_system.envs.hooks import eval_env_needs_collect_env
 from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.machine import memory
+from tfagents_system.machine import processes
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -350,9 +350,9 @@ class MemoryLimit:
             return
         self._look_due = time.monotonic() + _LOOK_SECS
         for name, pid in apart.items():
-            if text := self._excess_of(f"the process of {name}", memory.tree_resident_bytes(pid)):
+            if text := self._excess_of(f"the process of {name}", processes.tree_resident_bytes(pid)):
                 self._too_large[name] = text
-        own = memory.resident_bytes(os.getpid()) if apart else memory.tree_resident_bytes(os.getpid())
+        own = processes.resident_bytes(os.getpid()) if apart else processes.tree_resident_bytes(os.getpid())
         self._excess = self._excess_of("its process", own)
 
     def pop(self, name: str) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.machines import flat
 from tfagents_system.errors import UserError
-from tfagents_system.launch.cpus import CpuPlan, plan_cpus
+from tfagents_system.launch.cpus import CpuPlan, plan_cpus, split_cpus
 from tfagents_system.machine.cpus import (
     Core,
     cgroup_quota,
@@ -18,7 +18,6 @@ from tfagents_system.machine.cpus import (
     format_cpu_list,
     parse_cpu_list,
     slurm_allotment,
-    split_cpus,
 )
 
 cpu_ids = st.sets(st.integers(0, 1023), min_size=1, max_size=256).map(sorted)
@@ -319,7 +318,7 @@ def test_what_holds_on_any_part_of_two_sockets(
 
 
 def split(machine: Path, allowed: Sequence[int], parallel: int, needed: int, **more: Any) -> list[list[int]]:
-    return split_cpus(cores_of(allowed, machine), parallel, needed, **more)
+    return [*map(list, split_cpus(cores_of(allowed, machine), parallel, needed, **more))]
 
 
 def test_runs_get_stretches_of_cores_and_nodes(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ socket.create_server(("127.0.0.1", int(os.environ["PORT"])))
 
 
 def test_forks_that_fail_are_errors(tmp_path: Path) -> None:
-    """A role that can't be forked counts as one that has failed, and is tried again (test_role_process.py)."""
+    """A role that can't be forked counts as one that has failed, and is tried again (test_roles.py)."""
     errors = told(
         tmp_path,
         """
@@ -291,23 +291,6 @@ print(json.dumps([zombie, code, was_there, psutil.pid_exists(orphans[0].pid)]))
     assert (zombie, code, was_there, is_there) == (True, 75, True, False)
 
 
-def test_a_child_of_the_start_is_no_orphan(tmp_path: Path) -> None:
-    """A vars file with `something &` leaves the supervisor such a child."""
-    child = subprocess.Popen(["sleep", "300"])
-    starter = RoleStarter()
-    starter.adopt()
-    may_end = tmp_path / "may_end"
-    os.mkfifo(may_end)
-    orphan = int(subprocess.check_output(["sh", "-c", f"cat {may_end} > /dev/null & echo $!"]))
-    starter.reap_orphans([])
-    assert processes.is_alive(child.pid) and processes.is_alive(orphan)
-    child.kill()
-    may_end.write_text("")
-    assert processes.wait_until(lambda: is_zombie(child.pid) and is_zombie(orphan), 10.0)
-    starter.reap_orphans([])
-    assert not psutil.pid_exists(orphan) and child.wait() == -signal.SIGKILL
-
-
 def test_a_child_that_other_code_looks_after_is_nobodys_orphan() -> None:
     starter = RoleStarter()
     starter._adopts = True  # As `adopt` has it, without making this process a subreaper.
@@ -377,11 +360,12 @@ forks.call(lambda tell: forked_role.stay(folder / "pids"), "sac_check", environ(
 
 
 def test_messages_may_come_in_pieces(tmp_path: Path) -> None:
-    messages = os.open(tmp_path / "messages", os.O_RDWR | os.O_CREAT)
+    path = tmp_path / "messages"
+    messages = os.open(path, os.O_RDWR | os.O_CREAT)
     forks._answer(lambda tell: (tell("a" * 300_000), "b")[1], messages)
-    (*first, behind), (*second, end) = forks._messages(messages, 0)
-    assert (first, second) == (["told", "a" * 300_000], ["returned", "b"])
-    for size, count in ((end - 1, 1), (behind, 1), (behind - 1, 0), (4, 0), (0, 0)):
-        os.ftruncate(messages, size)
-        assert len(list(forks._messages(messages, 0))) == count
     os.close(messages)
+    whole = path.read_bytes()
+    with open(path, "rb") as file:
+        for size, count in ((0, 0), (4, 0), (299_000, 0), (len(whole) - 1, 1), (len(whole), 1)):
+            path.write_bytes(whole[:size])
+            assert len(list(forks._complete(file))) == count, size

@@ -99,14 +99,6 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
             prepare.prepare(environ, None)
 
 
-@pytest.mark.usefixtures("untried")
-def test_variables_that_only_files_of_the_users_can_read_are_noted(
-    environ: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert prepare.check({**environ, "SAC_GPU_KIND": "a", "SAC_BATCH": "3"}, None) == 0
-    assert "SAC_BATCH, SAC_GPU_KIND: no variable of the toolkit is called so, only your" in capsys.readouterr().out
-
-
 def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Path) -> None:
     environ |= {"SAC_NUM_COLLECT_WORKERS": "500", "SAC_SHARE_CPUS": "0", "SAC_SEEDS": "1"}
     (tmp_path / "config.json").write_text('{"horzion": 20}')
@@ -119,15 +111,6 @@ def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Pa
     assert "horzion" in text and "horizon" in text
     assert "batchsize" in text and "batch_size" in text
     assert not (tmp_path / "run").exists()
-
-
-def test_a_params_file_is_judged_though_the_configuration_is_broken(environ: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{")
-    (tmp_path / "params.py").write_text("import no_such_module")
-    with pytest.raises(UserError) as raised:
-        prepare.prepare(environ, None)
-    text = "\n".join(raised.value.findings)
-    assert "is not valid JSON" in text and "No module named 'no_such_module'" in text
 
 
 @pytest.mark.usefixtures("untried")

@@ -105,10 +105,6 @@ def test_the_task_of_an_array_without_a_grid_is_added_to_its_seed(
     assert settings.environ["SAC_SEED"] == expected
 
 
-def test_a_grids_tasks_have_the_seed_that_is_given(environ: dict[str, str], tmp_path: Path) -> None:
-    assert settle(with_grid(environ, tmp_path, {"discount": [0.9, 0.99]}, "1")).environ["SAC_SEED"] == "0"
-
-
 def test_a_run_goes_on_with_what_it_began_with(environ: dict[str, str]) -> None:
     paths = begin(environ, "batch_size=512", "config.horizon=9", "SAC_STRAGGLER_SECS=3", "SAC_EXP_NAME=try")
     assert Overrides.of_run(run_directory.read_run_json(paths)) == Overrides(
@@ -194,11 +190,6 @@ def test_a_misspelt_name_is_told_with_the_one_that_is_meant(environ: dict[str, s
         "config.horizon is meant, and a run stays"
     )
     assert settings.overrides.settings() == {"n_step": 512}, "so that nobody tells them again"
-
-
-def test_a_run_without_settings_keeps_none(environ: dict[str, str]) -> None:
-    begin(environ)
-    assert "began with (no settings)" in settle(environ, "n_step=3").findings[0]
 
 
 def test_what_is_fixed_for_a_run_stays_and_is_told(environ: dict[str, str]) -> None:
