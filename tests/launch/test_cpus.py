@@ -38,11 +38,6 @@ def plan(reverb: int, train: int, workers: int, worker: int, allowed: list[int],
     )  # fmt: skip
 
 
-@given(cpu_ids)
-def test_lists_of_cpus_survive_writing_and_reading(ids: list[int]) -> None:
-    assert parse_cpu_list(format_cpu_list(ids)) == ids
-
-
 def test_lists_are_written_as_the_kernel_does() -> None:
     assert format_cpu_list([8, 0, 1, 2, 3, 10]) == "0-3,8,10"
     assert parse_cpu_list("0-3,8,10\n") == [0, 1, 2, 3, 8, 10]
@@ -90,10 +85,6 @@ def test_sharing_goes_round_the_cpus_beside_the_trainers() -> None:
     assert result.to_json() == {
         "replay": [3], "trainer": [5, 7], "worker_0": [9], "worker_1": [3], "worker_2": [9], "worker_3": [3],
     }  # fmt: skip
-
-
-def test_one_cpu_for_all() -> None:
-    assert plan(1, 4, 2, 1, [6], share=True).ids() == [6]
 
 
 def test_the_refusal_says_rule_value_and_remedy() -> None:
@@ -281,37 +272,6 @@ def test_a_trainer_stays_on_its_node_also_with_second_threads(tmp_path: Path) ->
     assert plan.trainer == (0, 1, 2, 3, 8, 9)
     assert (plan.replay, plan.workers) == ((4,), ((5,), (6,), (7,)))
     assert plan_on(machine, range(16), 1, 10, 1).trainer == (*range(8), 8, 9), "larger than a node"
-
-
-@given(
-    st.sets(st.integers(0, 15), min_size=1).map(sorted),
-    sizes,
-    st.booleans(),
-    st.sets(st.integers(0, 15), max_size=8),
-)
-def test_what_holds_on_any_part_of_two_sockets(
-    tmp_path_factory: pytest.TempPathFactory,
-    allowed: list[int],
-    size: dict[str, Any],
-    share: bool,
-    held: set[int],
-) -> None:
-    cores = [
-        Core(k // 4, tuple(cpu for cpu in (k, k + 8) if cpu in allowed), sum(cpu not in allowed for cpu in (k, k + 8)))
-        for k in range(8)
-        if {k, k + 8} & set(allowed)
-    ]
-    try:
-        plan = plan_cpus(cores=cores, share=share, held=dict.fromkeys(held, "a"), **size)
-    except UserError:
-        return
-    assert set(plan.ids()) <= set(allowed)
-    if not share:
-        used = [cpu for ids in plan.by_role.values() for cpu in ids]
-        assert len(used) == len(set(used)) and not held & set(used)
-        room = [cpu for cpu in allowed if cpu not in held]
-        if any(sum(k % 8 // 4 == node for k in room) >= size["train_cpus"] for node in (0, 1)):
-            assert len({cpu % 8 // 4 for cpu in plan.trainer}) == 1
 
 
 # Sweeps: which run has which CPUs.

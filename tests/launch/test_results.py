@@ -61,12 +61,6 @@ def test_what_waits_in_files_is_not_called_sent(paths, monkeypatch):
     assert lines[0] == f"track:  {where}"
 
 
-def test_what_is_not_wanted_is_not_begun(paths, monkeypatch):
-    lines = results(paths, monkeypatch, [], report=False)
-    assert lines == [f"policy: {paths.policies / 'greedy_policy'}"]
-    assert list(paths.logs.iterdir()) == []
-
-
 def test_a_disk_that_nothing_can_be_written_to_is_told(paths, monkeypatch):
     paths.logs.rmdir()
     paths.logs.write_text("")  # Whoever is root may write into read-only folders.
@@ -88,14 +82,6 @@ def test_no_process_or_log_left_is_told(paths, monkeypatch):
     lines = run_status.write_results(paths, ProgramStarter(), cpus=(), environ={}, stop=StopFlag(signals=()))
     assert lines[0] == f"note: no plot: {paths.log('plot')}: Resource temporarily unavailable"
     assert lines[2] == f"note: no report: {paths.log('report')}: Resource temporarily unavailable"
-
-
-def test_a_video_that_vanishes_is_told(paths, monkeypatch):
-    paths.videos.mkdir()
-    (paths.videos / "gone.mp4").symlink_to("nowhere")
-    lines = results(paths, monkeypatch, ["", "", ""])
-    assert lines[0] == f"plot:   {paths.learning_curve}"
-    assert lines[1].startswith("note: no video: ") and "gone.mp4" in lines[1]
 
 
 @pytest.mark.parametrize("insists", [False, True])

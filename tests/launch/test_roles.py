@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import fcntl
 import functools
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -24,7 +22,6 @@ from tests.support.waiting import gone
 from tfagents_system.launch import run_status
 from tfagents_system.launch import supervisor as supervision
 from tfagents_system.launch.supervisor import RoleProcess, end_orphans
-from tfagents_system.machine import processes
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_paths import RunPaths
@@ -99,48 +96,6 @@ def test_a_players_life_is_over_before_its_role_is_started_again(run_dir: Path, 
     roles = {"worker_0": worker, "trainer": waits}
     assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=100).run() == 0
     assert (run_dir / "alive").read_text() == ""
-
-
-@dataclasses.dataclass
-class Stuck:
-    """A process in uninterruptible sleep: SIGKILL comes to nothing."""
-
-    pid: int
-    returncode: int | None = None
-
-    def poll(self) -> int | None:
-        return None
-
-    def wait(self) -> int | None:
-        raise AssertionError("for ever")
-
-    def send_signal(self, number: int, /) -> None:
-        pass
-
-    def kill(self) -> None:
-        pass
-
-
-def test_roles_that_the_kernel_does_not_let_go_are_waited_for_once_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(processes, "KILL_SECS", 1.0)
-    sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    stuck = [Stuck(2**22 + k) for k in range(3)]
-    starts: list[Any] = [functools.partial(lambda process, environ, log: process, process) for process in stuck]
-    roles = [RoleProcess(f"worker_{k}", start, {}, tmp_path / f"{k}", 3) for k, start in enumerate(starts)]
-    roles.append(
-        RoleProcess("trainer", functools.partial(lambda process, *_: process, sleeper), {}, tmp_path / "trainer", 3)
-    )
-    for role in roles:
-        role.poll()
-    began = time.monotonic()
-    supervision.kill_roles(roles)
-    assert 1.0 <= time.monotonic() - began < 2.8, "not 1 s for each"
-    assert [role.exit_code for role in roles] == [-signal.SIGKILL] * 4 and not any(role.is_running() for role in roles)
-    out = capfd.readouterr().out
-    assert out.count("has not ended 1 s after SIGKILL: the kernel holds on to pid") == 3 and "trainer" not in out
-    assert "worker_1 has not ended" in (tmp_path / "1").read_text()
 
 
 # Roles that outlive their supervisor.

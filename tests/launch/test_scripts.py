@@ -274,40 +274,6 @@ def test_the_environment_of_another_checkout_is_shared_by_a_link_but_not_changed
     assert (repository.root / ".venv" / ".complete").exists()
 
 
-def test_the_lock_is_a_file_that_may_be_written(repository: Repository) -> None:
-    """NFSv4 locks no file that was opened for reading, and requirements.lock may be read-only in a shared checkout."""
-    (repository.tools / "flock").write_text(
-        "#!/usr/bin/env bash\n"
-        "mode=$(sed -n 's/^flags:.*\\([0-7]\\)$/\\1/p' /proc/self/fdinfo/9)\n"
-        "((mode & 3)) || { echo 'flock: 9: Bad file descriptor' >&2 && exit 1; }\n"
-        'exec /usr/bin/flock "$@"\n'
-    )
-    (repository.tools / "flock").chmod(0o755)
-    (repository.root / "requirements.lock").chmod(0o444)
-    done = repository.setup()
-    assert done.returncode == 0 and "waiting" not in done.stderr, done.stderr
-    assert repository.calls == INSTALLED
-
-
-def test_a_file_system_without_locks_is_told_as_what_it_is(repository: Repository) -> None:
-    (repository.tools / "flock").write_text("#!/usr/bin/env bash\necho 'flock: 9: No locks available' >&2\nexit 71\n")
-    (repository.tools / "flock").chmod(0o755)
-    done = repository.setup()
-    assert done.returncode == 2 and repository.calls == [] and "30 minutes" not in done.stderr
-    assert "No locks available" in done.stderr and "can't be locked on this file system: name a Python" in done.stderr
-
-
-def test_a_checkout_that_can_not_be_written_is_told(repository: Repository) -> None:
-    subprocess.run(["chmod", "-R", "a-w", str(repository.root)], check=True)
-    try:
-        done = repository.setup_unprivileged()
-        assert done.returncode == 2 and f"{repository.root}/.venv can't be made" in done.stderr, done
-        assert "name its Python (SAC_PYTHON)" in done.stderr
-    finally:
-        subprocess.run(["chmod", "-R", "u+w", str(repository.root)], check=True)
-    assert not list(repository.root.glob(".venv*")) and repository.calls == []
-
-
 def test_a_python_that_is_named_is_used_or_refused_with_what_it_lacks(repository: Repository, tmp_path: Path) -> None:
     named, other = environment(tmp_path / "named"), environment(tmp_path / "other")
     python = f"{named}/bin/python"

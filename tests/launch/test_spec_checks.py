@@ -164,13 +164,6 @@ def three_lanes(**kwargs: Any) -> Any:
     return vector_of([NumberedLane(lane, (4, 2), **kwargs) for lane in range(3)])
 
 
-def test_a_good_vector_environment_has_no_finding() -> None:
-    checks, trial = report(three_lanes, env_steps_per_iter=75, num_train_episodes_per_iter=None)
-    assert checks.errors == [] and trial.specs[0].shape == (3,), "the spec of one lane"
-    assert "3 lanes, the first episode ends after 2 steps" in checks.texts("ok", "reset and step")
-    assert checks.notes == []
-
-
 def test_what_needs_single_environments_is_refused_for_lanes_all_at_once() -> None:
     asked: dict[str, Any] = {"greedy_episode_share": 0.25, "keep_best_episodes": 3}
     checks, _ = report(three_lanes, env_steps_per_iter=50, num_train_episodes_per_iter=None, **asked)

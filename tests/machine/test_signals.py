@@ -75,21 +75,6 @@ def test_in_a_job_supervisors_and_joins_count_a_person_alone_and_elsewhere_every
         assert said_by(program, environ) == (["1", "2", "3"] if insists else ["1", "1", "2"])
 
 
-SWEEP = """
-import sys
-from pathlib import Path
-from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.machine.signals import StopFlag
-from tfagents_system.tasks.pool import Place, Pool, Source, Task
-
-traps = "trap 'echo got TERM' TERM; trap 'echo got QUIT' QUIT; trap 'echo got INT; exit 75' INT; "
-run = traps + "echo up; while :; do sleep 0.02; done"
-source = Source(Path(sys.argv[1] + "_tasks"), [], None)
-source.tasks = [Task(0, {}, ["bash", "-c", run], RunPaths(Path(sys.argv[1])))]
-sys.exit(Pool(source, [Place()], StopFlag.of_supervisor(), lambda tasks: None).run())
-"""
-
-
 def processes_with_session_log(log: Path) -> list[int]:
     """The process whose output goes there."""
     found = []
