@@ -166,7 +166,9 @@ class Preparation:
             findings, folder = self.inspection.findings, values["params"].parent
             findings.replace(str(self.copy), str(folder))
             if any(error in text for text in findings.errors for error in _NOT_FOUND):
-                words = f"the run has a copy of {folder} and runs it: what is elsewhere needs an absolute path"
+                words = (
+                    f"the run has a copy of {folder}: a relative path to what is elsewhere fails. Give an absolute one"
+                )
                 findings.note("params folder", words)
         self.findings.extend(self.inspection.findings)
 
