@@ -222,7 +222,8 @@ def write_results(
 def _result_of(name: str, paths: RunPaths, log: Path) -> str:
     """Where the result of a program is, once it has succeeded; of the tracker its last line."""
     if name == "video":
-        return str(max(paths.videos.glob("*.mp4"), key=lambda path: path.stat().st_mtime, default=paths.videos))
+        videos = sorted(paths.videos.glob("*.mp4"), key=lambda path: path.stat().st_mtime)
+        return str(videos[-1] if videos else paths.videos)
     if name == "track":
         return log.read_text(encoding="utf-8").splitlines()[-1]
     return str(paths.learning_curve if name == "plot" else paths.report)

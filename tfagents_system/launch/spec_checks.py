@@ -249,9 +249,10 @@ def check_goal_functions(
             f"{rewards[step]:g}: let step() return what {REWARD} does, minibatches have both kinds; a wrapper that "
             "changes rewards must change both"
         )
-    calls = [(REWARD, functions.rewards)] + [(TERMINATED, functions.terminated)] * functions.has_terminated
+    calls: dict[str, Callable[..., Any]] = {REWARD: functions.rewards}
+    calls |= {TERMINATED: functions.terminated} if functions.has_terminated else {}
     left, right = np.concatenate([achieved, achieved]), np.concatenate([desired, achieved])  # Reached ones, too.
-    for name, function in calls:
+    for name, function in calls.items():
         alone = [function(left[k : k + 1], right[k : k + 1]) for k in range(len(left))]
         if not _close(function(left, right), np.concatenate(alone)).all():
             findings.error(
