@@ -72,7 +72,7 @@ def test_exclusive_cpus_are_taken_all_or_none(cpu_holder: subprocess.Popen[str])
     other = Claims()
     assert other.take_cpus([2], exclusive=True) == []
     assert claims.take_cpus([3, 5], exclusive=False) == []  # 5 is claimed, 3 is shared
-    assert holder("cpu/4") is not None and holder("cpu/5") is None, "it is this process's own"
+    assert holder("cpu/5") == os.getpid() and holder("cpu/4") == cpu_holder.pid and holder("cpu/6") is None
     claims.release_all()
     other.release_all()
 

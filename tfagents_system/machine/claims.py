@@ -93,9 +93,9 @@ class Claims:
                     held.close()
                 self.release(f"port/{port}")
         if wanted:
-            who = holder(f"port/{wanted}")
+            pid = holder(f"port/{wanted}")
             raise UserError(
-                f"SAC_REVERB_PORT={wanted} is in use by {who or 'another program'}: "
+                f"SAC_REVERB_PORT={wanted} is in use by {'another program' if pid is None else process_in_words(pid)}: "
                 "choose another port, or unset SAC_REVERB_PORT to have a free one chosen"
             )
         raise UserError(f"no TCP port from {FIRST_PORT} to {_LAST_PORT} is free: set SAC_REVERB_PORT to one that is")
@@ -105,8 +105,8 @@ def _address(name: str) -> str:
     return f"\0{_PREFIX}/{name}"
 
 
-def holder(name: str) -> str | None:
-    """Which other process holds a claim, in words; None if none does."""
+def holder(name: str) -> int | None:
+    """The pid of the process that holds a claim, 0 for one of another container or user; None if nobody does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as question:
         question.setblocking(False)
         try:
@@ -114,13 +114,13 @@ def holder(name: str) -> str | None:
         except ConnectionRefusedError:
             return None
         except OSError:
-            return "a process of another container or user"
+            return 0
         pid, _, _ = struct.unpack("3i", question.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return None if pid == os.getpid() else process_in_words(pid)
+    return int(pid)
 
 
 def process_in_words(pid: int) -> str:
-    """A process of this machine: the run whose it is, else what runs there; 0: its number is unknown."""
+    """A process of this machine: the run that it belongs to, else its command; 0: its number is unknown."""
     for entry in processes.environment_of(pid):
         if entry.startswith(b"SAC_EXP_DIR="):
             return f"pid {pid} (run {entry.partition(b'=')[2].decode(errors='replace')})"
@@ -192,8 +192,8 @@ def held_cpus() -> dict[int, str]:
         return {}
     held = {}
     for cpu in sorted({int(text) for text in re.findall(rf"@{_PREFIX}/cpu/(\d+)$", names, re.MULTILINE)}):
-        if (who := holder(f"cpu/{cpu}")) is not None:
-            held[cpu] = who
+        if (pid := holder(f"cpu/{cpu}")) not in (None, os.getpid()):
+            held[cpu] = process_in_words(pid or 0)
     return held
 
 
