@@ -13,7 +13,7 @@ from tfagents_system.envs.curriculum import Curriculum, Place
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.machine import memory
+from tfagents_system.machine import processes
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.worker.episode_runner import EpisodeRunner
 from tfagents_system.workers import MemoryLimit, TooLargeError, WorkerEnvironments
@@ -253,7 +253,7 @@ def test_close_that_raises_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_worker_above_its_limit_is_told_to_start_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     resident_bytes = 100 * 2**20
-    monkeypatch.setattr(memory, "tree_resident_bytes", lambda pid: resident_bytes)
+    monkeypatch.setattr(processes, "tree_resident_bytes", lambda pid: resident_bytes)
     limit = MemoryLimit(3, 100)
     for more_bytes in (0, 2**20):  # It measures once a second only.
         resident_bytes += more_bytes

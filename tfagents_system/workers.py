@@ -22,7 +22,7 @@ from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, 
 from tfagents_system.envs.hooks import eval_env_needs_collect_env
 from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.machine import memory
+from tfagents_system.machine import processes
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -303,7 +303,7 @@ class MemoryLimit:
         """Measures once a second at most, in less than a millisecond."""
         if self._limit_mb is not None and time.monotonic() >= self._look_due:
             self._look_due = time.monotonic() + _LOOK_SECS
-            self._resident_mb = memory.tree_resident_bytes(os.getpid()) / 2**20
+            self._resident_mb = processes.tree_resident_bytes(os.getpid()) / 2**20
 
     def check(self) -> None:
         """Raises:

@@ -24,7 +24,8 @@ from tests.support.gateway_for_tests import (
 )
 from tfagents_system.cluster import gateway as gateway_module
 from tfagents_system.cluster.gateway import RefusedError, RemoteSlots, Session, host_name
-from tfagents_system.machine.worker_slots import COLLECT, SlotCounts, Slots
+from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.worker_slots import COLLECT, SlotCounts, claim_of, take_slot
 from tfagents_system.transport import credentials
 from tfagents_system.transport.tunnel import DATA, SLOT_LOST, FromRole, Hello, line_of, tls_context
 
@@ -274,11 +275,11 @@ def slots() -> Iterator[RemoteSlots]:
 
 
 @pytest.fixture
-def local() -> Iterator[Slots]:
-    slots = Slots(1, COUNTS)
-    yield slots
-    for slot in COUNTS.for_kind(COLLECT):
-        slots.release(slot)
+def local() -> Iterator[Claims]:
+    """What another worker of the server's machine claims."""
+    claims = Claims()
+    yield claims
+    claims.release_all()
 
 
 class FakeSession(Session):
@@ -323,12 +324,12 @@ def test_a_worker_that_comes_back_has_its_slot_while_nobody_else_wants_it(
     assert take(slots, "first", 1).slot == 1
 
 
-def test_no_slot_is_given_to_two_workers(slots: RemoteSlots, local: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_slot_is_given_to_two_workers(slots: RemoteSlots, local: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
     laptop = take(slots, "laptop")
-    assert laptop.slot == 1 and local.take(COLLECT, 1) == 2, "it is kept"
-    local.release(2)
+    assert laptop.slot == 1 and take_slot(local, 1, COUNTS, COLLECT, 1) == 2, "it is kept"
+    local.release(claim_of(1, 2))
     vanish(slots, laptop, monkeypatch)
-    assert local.take(COLLECT, 1) == 1
+    assert take_slot(local, 1, COUNTS, COLLECT, 1) == 1
     with pytest.raises(RefusedError, match="slot 1 was given to another worker meanwhile") as refusal:
         take(slots, "laptop", 1)
     assert (refusal.value.refused.reason, refusal.value.refused.final) == (SLOT_LOST, True)
@@ -344,9 +345,9 @@ def test_a_worker_has_one_slot(slots: RemoteSlots) -> None:
     assert slots.session_of("mine") is None
 
 
-def test_who_says_goodbye_leaves_its_slot_at_once(slots: RemoteSlots, local: Slots) -> None:
+def test_who_says_goodbye_leaves_its_slot_at_once(slots: RemoteSlots, local: Claims) -> None:
     slots.leave(take(slots, "first"), for_good=True)
-    assert local.take(COLLECT, 1) == 1
+    assert take_slot(local, 1, COUNTS, COLLECT, 1) == 1
 
 
 def test_a_restarted_gateway_gives_a_worker_the_slot_that_it_says_it_has() -> None:

@@ -28,7 +28,7 @@ from tests.support.waiting import gone
 from tfagents_system.cluster import join, join_checks
 from tfagents_system.cluster.join_checks import JoinInputs, JoinPreparation, Target, find_target
 from tfagents_system.errors import UserError
-from tfagents_system.launch import prepare, role_process, supervisor
+from tfagents_system.launch import prepare, supervisor
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.supervisor import Supervisor
@@ -385,8 +385,8 @@ def stop() -> StopFlag:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(role_process, "_FIRST_BACKOFF_SECS", 0.01)
-    monkeypatch.setattr(role_process, "_MAX_BACKOFF_SECS", 0.05)
+    monkeypatch.setattr(supervisor, "_FIRST_BACKOFF_SECS", 0.01)
+    monkeypatch.setattr(supervisor, "_MAX_BACKOFF_SECS", 0.05)
     folder = tmp_path / "joined"
     yield folder
     assert list(processes_of_run(folder)) == []

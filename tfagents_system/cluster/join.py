@@ -36,8 +36,8 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_
 from tfagents_system.launch import forks
 from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.role_process import RoleProcess, end_orphans
-from tfagents_system.launch.supervisor import Rules, Supervisor, claim_cpus
+from tfagents_system.launch.run_status import say
+from tfagents_system.launch.supervisor import RoleProcess, Rules, Supervisor, claim_cpus, end_orphans
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.machine.worker_slots import KINDS
@@ -78,10 +78,10 @@ class JoinRules(Rules):
         if self._supervisor.is_ending:
             return
         if code in (EXIT_DONE, EXIT_RESUMABLE):
-            self._supervisor.say(f"{role.name} has left{': the run is done' if code == EXIT_DONE else ''}")
+            say(f"{role.name} has left{': the run is done' if code == EXIT_DONE else ''}")
         elif code == EXIT_BAD_INPUT:
             role.given_up, role.given_up_because = True, "; ".join(role.error_lines()) or "it was refused"
-            self._supervisor.say(f"{role.name} can't join: {role.given_up_because}")
+            say(f"{role.name} can't join: {role.given_up_because}")
         else:
             super().role_ended(role, code)
 
@@ -123,7 +123,7 @@ class JoinRules(Rules):
     def stop(self) -> int:
         number = signal.Signals(self._supervisor.stop.signal_number or signal.SIGTERM)
         self._why = self._supervisor.status.message = f"this command was stopped by {number.name}"
-        self._supervisor.say(f"{self._why}: the workers send what they have, and leave")
+        say(f"{self._why}: the workers send what they have, and leave")
         return EXIT_RESUMABLE
 
     def end_roles(self) -> None:

@@ -215,7 +215,7 @@ class JoinPreparation(Preparation):
         where = {} if target.run is not None else {"SAC_EXP_DIR": str(folder)}
         # The run has taken its settings from its grid and task.
         environ = without_task({**environ, **texts, **where})
-        super().__init__(environ, vars_file, resolve(environ, assignments, vars_file=vars_file, root=ROOT))
+        super().__init__(environ, vars_file, resolve(environ, assignments, vars_file=vars_file, root=ROOT), joins=True)
         self._target = target
         self._folder = folder
         self.values |= {
@@ -243,6 +243,7 @@ class JoinPreparation(Preparation):
 
     def run(self, *, in_fork: bool = True, starts: bool = True) -> None:
         """Makes all checks; see `Preparation.run`."""
+        self._check_folder()
         super().run(in_fork=in_fork, starts=starts)
         if not self.findings.errors:
             self._check_server()
@@ -266,13 +267,6 @@ class JoinPreparation(Preparation):
             contents[self.paths.reward.name] = reward.read_bytes()
         return JoinInputs(contents)
 
-    def _gateway(self) -> tuple[str, Path, Path | None] | None:
-        target = self._target
-        return None if target.credentials is None else (target.server, target.credentials, target.password_file)
-
-    def _misplaced(self) -> list[str]:
-        return []
-
     def _most_that_fit(self, slots: int | None) -> int:
         """As many workers as this machine has free CPUs for and the run has slots for, as far as is known here."""
         if not self.values.get("collect_worker_cpus"):
@@ -284,7 +278,7 @@ class JoinPreparation(Preparation):
                 return count
         return 1
 
-    def _check_directories(self, starts: bool) -> None:
+    def _check_folder(self) -> None:
         where = "run directory"
         if (fault := machine_checks.folder_fault(self._folder, "SAC_LOGS_DIR")) is not None:
             self.findings.error(where, fault)

@@ -17,8 +17,9 @@ from typing import Any
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import peers
+from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.files import read_json, write_json
-from tfagents_system.machine.worker_slots import Slots
+from tfagents_system.machine.worker_slots import take_slot
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.resolved import Settings
@@ -59,7 +60,7 @@ class Membership:
     tell: Callable[[dict[str, Any]], None] | None
     ended: Callable[[], str | None] = lambda: None
     leave: Callable[[], None] = lambda: None
-    slots: Slots | None = None
+    slots: Claims | None = None
     is_far: bool = False
     run: int | None = None
     check: Callable[[], None] = lambda: None
@@ -118,8 +119,8 @@ def _join_here(kind: str, server: str, stop: Callable[[], bool], wanted: int | N
     connection.wait_until_up(_START_DEADLINE_SECS)
     if kind == TRAINER:
         return Membership(connection, -1, settings, None)
-    slots = Slots(int(server.rpartition(":")[2]), settings.variables.slots)
-    slot, run = slots.take(kind, wanted), settings.variables.joined_run
+    port, run, slots = int(server.rpartition(":")[2]), settings.variables.joined_run, Claims()
+    slot = take_slot(slots, port, settings.variables.slots, kind, wanted)
 
     def tell(heartbeat: dict[str, Any]) -> None:
         assert run is not None
