@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.login_node import User, refused
+from tests.support.login_node import User
 
 # The image's Python: tells what it was started with, and its environment.
 PYTHON = r"""#!/usr/bin/env bash
@@ -117,13 +116,6 @@ def test_a_job_is_itself_inside(
     assert "secret" not in "".join(line for line in done.stdout.splitlines() if line.startswith("prefix "))
 
 
-def test_the_jobs_scratch_is_the_same_inside(user: User, container: Container, tmp_path: Path) -> None:
-    """The vars file is read once more there."""
-    user.write_vars(f"SAC_EXEC_PREFIX='{container.prefix(clean=True)}'\nSAC_REPLAY_DIR=$TMPDIR/ring\n")
-    environ = told(user.run("run_script.sh", "vars.sh", SLURM_JOB_ID="7", TMPDIR=str(tmp_path)))[2]
-    assert (environ["SAC_REPLAY_DIR"], environ["TMPDIR"]) == (f"{tmp_path}/ring", str(tmp_path))
-
-
 def test_what_the_image_has_activated_stays(user: User, container: Container) -> None:
     """The vars file of a submission names the login node's environment."""
     prefix = container.prefix(clean=False, VIRTUAL_ENV=str(IMAGE), CONDA_PREFIX="/opt/conda")
@@ -134,19 +126,6 @@ def test_what_the_image_has_activated_stays(user: User, container: Container) ->
     assert python == f"{IMAGE}/bin/python"
 
 
-def test_an_environment_of_the_host_that_is_seen_inside_comes_last(user: User, container: Container) -> None:
-    home = user.tools.parent / "home_env/bin"
-    home.mkdir(parents=True)
-    shutil.copy2(container.image / "bin/python", home / "python")
-    user.write_vars(f"SAC_EXEC_PREFIX='{container.prefix(clean=True)}'\n")
-    environ = {"SLURM_JOB_ID": "7", "VIRTUAL_ENV": str(home.parent)}
-    assert told(user.run("run_script.sh", "vars.sh", **environ))[0] == f"{IMAGE}/bin/python"
-    (container.image / "bin/python").unlink()
-    Path(f"{container.once}.log").unlink()
-    python, _, inside = told(user.run("run_script.sh", "vars.sh", **environ))
-    assert python == f"{home}/python" and "VIRTUAL_ENV" not in inside
-
-
 def test_a_prefix_that_is_no_container_changes_nothing(user: User) -> None:
     user.add_tool("../env/bin/python", PYTHON)
     user.write_vars("SAC_EXEC_PREFIX='nice -n 1'\n")
@@ -154,39 +133,3 @@ def test_a_prefix_that_is_no_container_changes_nothing(user: User) -> None:
     env = str(user.tools.parent / "env")
     assert (python, environ["VIRTUAL_ENV"], environ["CONDA_PREFIX"]) == (f"{env}/bin/python", env, "/opt/conda")
     assert "TFAGENTS_CONTAINER" not in environ
-
-
-def test_the_python_that_is_named_is_one_of_the_image(user: User, container: Container) -> None:
-    container.add_python("special")
-    user.write_vars(f"SAC_EXEC_PREFIX='{container.prefix(clean=True)}'\nSAC_PYTHON={IMAGE}/bin/special\n")
-    assert told(user.run("run_script.sh", "vars.sh", SLURM_JOB_ID="7"))[0] == f"{IMAGE}/bin/special"
-    lacking = container.prefix(clean=True, LACKS="numpy==1.26.4")
-    user.write_vars(f"SAC_EXEC_PREFIX='{lacking}'\nSAC_PYTHON=special\n")
-    Path(f"{container.once}.log").unlink()
-    (finding,) = refused(user.run("run_script.sh", "vars.sh", SLURM_JOB_ID="7"))
-    assert "SAC_PYTHON=special does not hold the required packages: numpy==1.26.4" in finding
-
-
-def test_a_sweep_and_its_gpu_reach_the_inside(user: User, container: Container) -> None:
-    user.write_vars(f"SAC_EXEC_PREFIX='{container.prefix(clean=True)}'\nCUDA_VISIBLE_DEVICES=0,1\n")
-    done = user.run("run_script.sh", "vars.sh", SAC_ALLOW_LOGIN="1", TFAGENTS_CUDA_VISIBLE_DEVICES="1")
-    assert told(done)[2]["TFAGENTS_CUDA_VISIBLE_DEVICES"] == "1"
-
-
-def test_a_python_elsewhere_is_that_of_submissions(user: User, tmp_path: Path) -> None:
-    env = tmp_path / "else where" / "env"
-    (env / "bin").mkdir(parents=True)
-    (env / "bin/python").write_text(PYTHON)
-    (env / "bin/python").chmod(0o755)
-    user.write_vars(f"SAC_PYTHON='{env}/bin/python'\n")
-    environ = {"VIRTUAL_ENV": "", "PATH": f"{user.tools}:/usr/bin:/bin"}
-    done = user.submit(**environ)
-    assert done.returncode == 0, done.stderr
-    assert user.resolved()["SAC_PYTHON"] == f"{env}/bin/python"
-    # The job has what the submission has frozen.
-    job = subprocess.run(
-        [str(user.snapshot / "package/tfagents_system/launch/run_script.sh"), str(user.snapshot / "variables.sh")],
-        cwd=user.folder, env={**environ, "SLURM_JOB_ID": "7", "HOME": os.environ.get("HOME", "/")},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert told(job)[0] == f"{env}/bin/python"

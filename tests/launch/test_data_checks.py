@@ -24,10 +24,8 @@ from tfagents_system.envs.specs import load_actions, load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import NamedEpisode
-from tfagents_system.launch import machine_checks, prepare
+from tfagents_system.launch import costs, prepare
 from tfagents_system.launch.data_checks import check_saved_expert, prior_sources, ring_findings
-from tfagents_system.launch.prepare import Preparation
-from tfagents_system.launch.run_settings import EDITS, FRESH
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
@@ -95,17 +93,6 @@ def test_a_saved_expert_must_observe_what_the_environment_gives_and_act_as_it_ta
     assert re.search(r"takes them from .*-4.* to .*4.*: they are clipped$", note), note
 
 
-def test_experts_and_evaluators_count_among_the_workers_of_a_start(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    expert = EXPERT.format("lambda observation: observation[:1]")
-    (tmp_path / "params.py").write_text(f"{PARAMS}{expert}    num_eval_episodes = 1\n")
-    assert prepare.check(environ | {"SAC_EXPERT_WORKERS": "1", "SAC_EVAL_WORKERS": "1"}, None) == 0
-    report = capsys.readouterr().out
-    assert re.search(r"ok    memory          about .* for 3 workers of", report)
-    assert re.search(r"ok    CPUs            .*worker_0 .*worker_1 .*worker_2 ", report)
-
-
 NO_EVALUATIONS = "    num_eval_episodes = 0\n"
 
 
@@ -131,15 +118,6 @@ def test_what_needs_evaluations_is_refused_without_any(
     with pytest.raises(UserError) as raised:
         prepare.prepare(environ | variables, None)
     assert len(raised.value.findings) == 1 and told in raised.value.findings[0]
-
-
-def test_without_evaluations_their_environment_is_not_tried(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hook = "    def eval_env_args_kwargs(self, id=0, collect_env=None):\n        raise ValueError('no licence')\n"
-    (tmp_path / "params.py").write_text(PARAMS + NO_EVALUATIONS + hook)
-    assert prepare.prepare(environ, None)
-    assert "evaluation " not in capsys.readouterr().out
 
 
 # Prior data.
@@ -209,12 +187,8 @@ def test_it_counts_in_the_checks_of_disk_and_memory(
 ) -> None:
     """As long as it is not there, of the disk; always of the memory that rings should fit into."""
     paths, disk, memory = RunPaths(tmp_path / "run"), list[Any](), list[int]()
-    monkeypatch.setattr(
-        machine_checks, "check_disk", lambda findings, needed: disk.append(needed.get(paths.prior_data))
-    )
-    monkeypatch.setattr(
-        machine_checks, "check_memory", lambda findings, workers, own, ring, prior, **_: memory.append(prior)
-    )
+    monkeypatch.setattr(costs, "check_disk", lambda findings, needed: disk.append(needed.get(paths.prior_data)))
+    monkeypatch.setattr(costs, "check_memory", lambda findings, workers, own, ring, prior, **_: memory.append(prior))
     write_demos(tmp_path / "mine" / "data" / "demos.npz", 4000)
     assert prepare.prepare(prior_environ, None)
     step = 4 * (3 + 1) + 4 * 3 + 1 + 4  # Observation and action, reward, discount, steps_left, step_type, crc.
@@ -223,36 +197,6 @@ def test_it_counts_in_the_checks_of_disk_and_memory(
     paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
     assert prepare.prepare(prior_environ, None)
     assert disk[1] is None and memory[1] >= 4000 * step, "it is there"
-
-
-def test_a_fresh_run_needs_what_the_one_that_is_moved_aside_keeps(
-    prior_environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk, memory = list[dict[Path, int]](), list[int]()
-
-    def check_disk(findings: Findings, needed: dict[Path, tuple[str, int]]) -> None:
-        disk.append({folder: num_bytes for folder, (_, num_bytes) in needed.items()})
-
-    monkeypatch.setattr(machine_checks, "check_disk", check_disk)
-    monkeypatch.setattr(
-        machine_checks, "check_memory", lambda findings, workers, own, ring, prior, **_: memory.append(prior)
-    )
-    (tmp_path / "mine" / "params.py").write_text(PRIOR_PARAMS.replace('"data/demos.npz"', "None"))
-    scratch = {**prior_environ, "SAC_REPLAY_DIR": str(tmp_path / "scratch")}
-    assert prepare.prepare(scratch, None)
-    paths = RunPaths(tmp_path / "run")
-    on_scratch = next(folder for folder in disk[0] if tmp_path / "scratch" in folder.parents)
-    for folder in (paths.replay, on_scratch, paths.prior_data):
-        folder.mkdir(parents=True)
-        (folder / "reward.bin").write_bytes(b"x" * 10_000_000)
-    for more in ({}, {EDITS: FRESH}):
-        preparation = Preparation(scratch | more, None)
-        preparation.run(in_fork=False)
-        preparation.close()
-    assert disk[0][paths.replay] == disk[0][on_scratch] > 0
-    assert (disk[1][paths.replay], disk[1][on_scratch], memory[1]) == (0, 0, 10_000_000)
-    assert disk[2][paths.replay] == disk[0][paths.replay], "the other run's ring stays"
-    assert (disk[2][on_scratch], memory[2]) == (0, 0), "and the one on scratch is removed"
 
 
 def test_what_does_not_fit_is_refused_with_the_rest(prior_environ: dict[str, str], tmp_path: Path) -> None:

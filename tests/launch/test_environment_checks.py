@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import time
 from typing import Any
-from unittest.mock import MagicMock
 
 import gymnasium
 import numpy as np
@@ -17,7 +14,6 @@ from tf_agents.agents.td3 import td3_agent
 
 from tests.support.environment_report import check, report
 from tests.support.fakes import CounterEnv, DictEnv, FakeParams, NumberedEnv, OldGymEnv
-from tfagents_system.launch import environment_checks
 
 
 @pytest.mark.parametrize("kind", [CounterEnv, NumberedEnv, DictEnv])
@@ -69,20 +65,6 @@ def facts(name: str, *args: Any, **kwargs: Any) -> list[str]:
 def test_the_end_of_an_episode_is_told(env: Any, horizon: int, text: str) -> None:
     episode = facts("episode", env, horizon=horizon)
     assert episode[0] == text and episode[1].endswith(" steps/s")
-
-
-def test_a_slow_simulator_is_not_stepped_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment_checks, "EPISODE_SECS", 0.1)
-
-    class Slow(CounterEnv):
-        def step(self, action: Any) -> Any:
-            time.sleep(0.03)
-            return super().step(action)
-
-    (end, rate) = facts("episode", Slow, horizon=10**9)
-    told = re.fullmatch(r"no end within (\d) steps \(0\.\d s\); horizon=1000000000 ends it at the latest", end)
-    assert told and int(told[1]) <= 4, f"{end}: fewer on a busy machine"
-    assert 0 < float(rate.removesuffix(" steps/s")) < 34
 
 
 def test_the_form_of_reset_and_step_is_told() -> None:
@@ -139,22 +121,6 @@ def test_a_picture_is_drawn_where_it_is_wanted() -> None:
 
 
 # Agents.
-
-
-def test_a_policy_that_workers_cannot_seed_anew_is_refused_where_that_is_needed() -> None:
-    class Seeing(CounterEnv):
-        observation_space = gymnasium.spaces.Box(0, 255, (16, 16, 1), np.uint8)
-
-        def reset(self, *args: Any, **kwargs: Any) -> Any:
-            return np.zeros((16, 16, 1), np.uint8), {}
-
-        def step(self, action: Any) -> Any:
-            return np.zeros((16, 16, 1), np.uint8), *super().step(action)[1:]
-
-    flat: Any = {"image_encoder_layers": (), "frame_stack": 2}
-    assert report(Seeing, deterministic=True, agent=True, **flat)[0].errors == []
-    [finding] = report(Seeing, deterministic=True, agent=True)[0].errors
-    assert finding.startswith("SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, and ")
 
 
 def test_several_actions_need_networks_of_the_users_own() -> None:
@@ -222,21 +188,6 @@ def test_what_an_agent_of_the_users_own_can_not_do_is_told_before_the_start(hook
     assert text in "".join(findings)
 
 
-def test_the_makeup_of_an_agent_is_that_of_before_its_first_update() -> None:
-    class Lazy(OwnAgent):
-        def _train(self, experience: Any, weights: Any = None) -> Any:
-            if not made:
-                self.extra = tf.keras.layers.Dense(7)
-                made.append(self.extra)
-            self.extra(tf.zeros((1, 5)))
-            return super()._train(experience, weights)
-
-    made: list[Any] = []
-    checks, trial = report(CounterEnv, agent=True, agent_ctor=own_agent(Lazy))
-    assert checks.errors == [] and made[0].kernel.shape == (5, 7)
-    assert trial.signature["class"] == "Lazy" and "5x7" not in trial.signature
-
-
 def unsaveable_combiner() -> Any:
     """Reads a variable that nothing of it holds: TensorFlow can't save that."""
     scale = tf.Variable(1.0)
@@ -247,36 +198,3 @@ def test_networks_that_can_not_be_saved_are_told_before_the_start() -> None:
     (finding,), _ = check(CounterEnv, agent=True, preprocessing_combiner=staticmethod(unsaveable_combiner))
     assert finding.startswith("saving the agent's policy as a SavedModel raised AssertionError: Tried to export")
     assert finding.endswith("correct the hook of TrainParams")
-
-
-def test_a_start_saves_no_policies_of_the_toolkits_own_networks_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are known to be saved, and it takes seconds."""
-    monkeypatch.setattr(environment_checks, "PolicyExport", None)
-    assert check(CounterEnv, agent=True)[0] == []
-    ((finding,), _) = check(CounterEnv, agent=True, render=True)
-    assert "saving the agent's policy as a SavedModel raised TypeError" in finding
-
-
-def test_sizes_of_agent_and_policy() -> None:
-    _, trial = report(CounterEnv, agent=True)
-    # Actor 2-16-2, mean and deviation; two critics 4-16-1 with targets; alpha. Adam has two moments of each.
-    actor, critic = (2 * 16 + 16) + (16 * 4 + 4), (4 * 16 + 16) + (16 + 1)
-    weights = actor + 4 * critic + 1
-    assert trial.policy_bytes == 4 * actor
-    assert 0 <= trial.agent_bytes - 4 * 3 * weights < 100  # And counters.
-
-
-@pytest.mark.parametrize(
-    ("hooks", "length", "is_refused"),
-    [
-        ({"agent_ctor": own_agent()}, 11, True),
-        ({}, 11, False),
-    ],
-)
-def test_sequences_longer_than_any_episode_are_refused_where_only_whole_ones_are_learned_from(
-    hooks: Any, length: int, is_refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(environment_checks, "PolicyExport", MagicMock())  # Saving takes seconds.
-    checks, _ = report(CounterEnv, agent=True, recurrent={"sequence_length": length}, **hooks)
-    told = "TrainParams.recurrent: its sequence_length and burn_in are longer than any episode (horizon=10)"
-    assert [error.startswith(told) for error in checks.errors] == [True] * is_refused, checks.errors

@@ -6,17 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.fakes import FakeParams
-from tests.support.machines import flat as flat_machine
-from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import UserError
-from tfagents_system.launch.cpus import plan_cpus
-from tfagents_system.machine.cpus import slurm_allotment
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.settings import params_check
 from tfagents_system.settings.values import parse_json
 from tfagents_system.settings.variables import VARIABLES, RunVariables, read_variables
@@ -51,70 +47,6 @@ def test_variables_are_read_or_told(environ: dict[str, str]) -> None:
     if not findings:
         again = RunVariables(**values).to_environ()
         assert read_variables(again, vars_file=None, root=Path("/tmp/root")) == (values, [])
-
-
-@settings(max_examples=100)
-@given(
-    st.dictionaries(
-        st.sampled_from(["SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE", "SLURM_NODEID"]),
-        TEXT | st.sampled_from(["4", "0", "8(x2),4", "1(x999999999)", "8(x", "3,,5", "(x2)"]),
-    )
-)
-def test_an_allotment_is_read_or_passed_over(environ: dict[str, str]) -> None:
-    allotment = slurm_allotment(environ)
-    assert allotment is None or allotment >= 1
-
-
-COUNT = st.integers(1, 12)
-
-
-@settings(max_examples=100)
-@given(
-    counts=st.tuples(COUNT, COUNT, COUNT, COUNT),
-    allowed=st.sets(st.integers(0, 60), min_size=1, max_size=40),
-    held=st.sets(st.integers(0, 60), max_size=40),
-    share=st.booleans(),
-    quota=st.none() | st.floats(0.1, 40),
-    allotment=st.none() | st.integers(1, 40),
-)
-def test_plans_stay_inside_the_allowance_and_do_not_overlap(
-    counts: tuple[int, int, int, int],
-    allowed: set[int],
-    held: set[int],
-    share: bool,
-    quota: float | None,
-    allotment: int | None,
-) -> None:
-    replay, train, workers, worker_cpus = counts
-    needed = replay + train + workers * worker_cpus
-    limits = [len(allowed), *([max(1, int(quota))] if quota is not None else []), *([allotment] if allotment else [])]
-    try:
-        plan = plan_cpus(
-            reverb_cpus=replay,
-            train_cpus=train,
-            num_collect_workers=workers,
-            collect_worker_cpus=worker_cpus,
-            cores=flat_machine(sorted(allowed)),
-            share=share,
-            held={cpu: "another run" for cpu in held},
-            quota=quota,
-            allotment=allotment,
-        )
-    except UserError as error:
-        assert not share and f"needs {needed} CPUs" in str(error)
-        assert needed > min(min(limits), len(allowed - held))
-        return
-    roles = plan.by_role
-    assert len(roles) == workers + 2
-    assert set(plan.ids()) <= allowed and len(plan.ids()) <= min(limits)
-    assert all(int(threads) >= 1 for role in roles for threads in plan.thread_environ(role).values())
-    flat = [cpu for ids in roles.values() for cpu in ids]
-    if not plan.shared and plan.pinned:
-        assert len(flat) == len(set(flat)) == needed
-        assert not set(flat) & held or share
-    if not share:
-        assert not plan.shared and (not plan.pinned or len(flat) == needed)
-    assert all(len(ids) == len(set(ids)) for ids in roles.values())
 
 
 # JSON.
@@ -168,14 +100,3 @@ def test_any_text_is_json_or_told(text: str, data: st.DataObject) -> None:
 def test_any_value_of_an_attribute_is_fine_or_told(name: str, value: Any, config: dict[str, Any]) -> None:
     findings = params_check.check_params(type("TrainParams", (FakeParams,), {name: value})(config))
     assert all(isinstance(finding, str) and finding for finding in findings)
-
-
-@pytest.mark.parametrize("raw", [b"\xff\xfe{\0", b"\xef\xbb\xbf{}", b""])
-def test_bytes_that_are_no_text_are_told(raw: bytes, tmp_path: Path) -> None:
-    from tfagents_system.settings.load_params import load_env_config
-
-    (tmp_path / "my.json").write_bytes(raw)
-    try:
-        assert load_env_config(tmp_path / "my.json") == {}
-    except UserError as error:
-        assert "SAC_CONFIG=" in str(error)

@@ -99,14 +99,6 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
             prepare.prepare(environ, None)
 
 
-@pytest.mark.usefixtures("untried")
-def test_variables_that_only_files_of_the_users_can_read_are_noted(
-    environ: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert prepare.check({**environ, "SAC_GPU_KIND": "a", "SAC_BATCH": "3"}, None) == 0
-    assert "SAC_BATCH, SAC_GPU_KIND: no variable of the toolkit is called so, only your" in capsys.readouterr().out
-
-
 def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Path) -> None:
     environ |= {"SAC_NUM_COLLECT_WORKERS": "500", "SAC_SHARE_CPUS": "0", "SAC_SEEDS": "1"}
     (tmp_path / "config.json").write_text('{"horzion": 20}')
@@ -119,15 +111,6 @@ def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Pa
     assert "horzion" in text and "horizon" in text
     assert "batchsize" in text and "batch_size" in text
     assert not (tmp_path / "run").exists()
-
-
-def test_a_params_file_is_judged_though_the_configuration_is_broken(environ: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{")
-    (tmp_path / "params.py").write_text("import no_such_module")
-    with pytest.raises(UserError) as raised:
-        prepare.prepare(environ, None)
-    text = "\n".join(raised.value.findings)
-    assert "is not valid JSON" in text and "No module named 'no_such_module'" in text
 
 
 @pytest.mark.usefixtures("untried")
@@ -298,22 +281,3 @@ def test_settings_are_checked_used_and_kept(
     assert (run["attributes"]["num_iter"], run["config"], run["seed"]) == (7, {"horizon": 9}, 8)
     assert run["attributes"]["discount"] == 0.99, "a default"
     assert run["attributes"]["actor_fc_layer_params"] == [256, 256]
-
-
-@pytest.mark.usefixtures("untried")
-def test_what_is_resolved_has_the_algorithms_own_values_all_of_the_optimizers_and_the_users_attributes(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own = "\n    width = 3\n    goals = {'near': [1, 2]}\n    _hidden = 4\n    tool = object()\n"
-    (tmp_path / "params.py").write_text(PARAMS + own)
-    settings = resolve(environ, ["algorithm=redq", "num_critics=3", "width=5"], vars_file=None, root=prepare.ROOT)
-    assert prepare.prepare(environ, None, settings=settings)
-    params = run_directory.read_run_json(RunPaths(tmp_path / "run"))["attributes"]
-    expected = {"num_critics": 3, "num_target_critics": 2, "actor_update_period": 1, "critic_layer_norm": False}
-    assert {name: params[name] for name in expected} == expected
-    assert (params["width"], params["goals"]) == (5, {"near": [1, 2]})
-    assert not {"_hidden", "tool"} & params.keys()
-    assert params["critic_optimizer"] == {
-        "name": "adam", "weight_decay": 0.0, "global_clipnorm": None,
-        "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-07,
-    }  # fmt: skip

@@ -158,11 +158,3 @@ def test_a_deterministic_run_starts_all_anew_with_the_trainer(
     roles = {"trainer": trainer, "replay": waits, "worker": waits}
     assert make_supervisor(run_dir, stop, roles, deterministic=deterministic).run() == 0
     assert [log(run_dir, role).count("begins") for role in ("replay", "worker_0")] == [starts, starts]
-
-
-def test_a_deterministic_run_can_not_go_on_without_a_worker(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    roles = {"worker_0": CRASHES}
-    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=1, deterministic=True).run() == 1
-    assert "given up after 1 restarts in a row: SAC_DETERMINISTIC=1" in capfd.readouterr().out

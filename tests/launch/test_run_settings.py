@@ -105,10 +105,6 @@ def test_the_task_of_an_array_without_a_grid_is_added_to_its_seed(
     assert settings.environ["SAC_SEED"] == expected
 
 
-def test_a_grids_tasks_have_the_seed_that_is_given(environ: dict[str, str], tmp_path: Path) -> None:
-    assert settle(with_grid(environ, tmp_path, {"discount": [0.9, 0.99]}, "1")).environ["SAC_SEED"] == "0"
-
-
 def test_a_run_goes_on_with_what_it_began_with(environ: dict[str, str]) -> None:
     paths = begin(environ, "batch_size=512", "config.horizon=9", "SAC_STRAGGLER_SECS=3", "SAC_EXP_NAME=try")
     assert Overrides.of_run(run_directory.read_run_json(paths)) == Overrides(
@@ -164,27 +160,6 @@ def test_a_task_goes_on_only_with_the_run_of_its_own_settings(
     assert settle({**environ, "TFAGENTS_EDITS": "fresh"}).findings == ()
 
 
-def test_a_part_of_what_may_change_may_change(environ: dict[str, str]) -> None:
-    given = 'exploration_epsilon={"points": [[0, 1.0]], "interpolation": "step"}'
-    resolved = {"points": [[0, 1.0]], "interpolation": "step", "by": "env_steps"}
-    paths = begin(environ, given, "n_step=2", attributes={"exploration_epsilon": resolved, "n_step": 2})
-    part = settle(environ, "exploration_epsilon.by=iterations")
-    assert part.findings == ()
-    assert part.overrides.params == {
-        "exploration_epsilon": {"points": [[0, 1.0]], "interpolation": "step", "by": "iterations"}, "n_step": 2,
-    }  # fmt: skip
-    values, _ = read_variables(part.environ, vars_file=None, root=Path("/nowhere"))
-    told = run_directory.changes(paths, part.overrides, RunVariables(**values))
-    assert told == "exploration_epsilon.by=iterations (was 'env_steps')"
-    whole = settle(environ, "exploration_epsilon=0.1").overrides
-    assert "=0.1 (was {'by': 'env_steps', " in run_directory.changes(paths, whole, RunVariables(**values))
-    other = settle(environ, 'exploration_epsilon={"points": [[0, 0.5]]}')
-    assert other.findings == () and other.overrides.params["exploration_epsilon"]["points"] == [[0, 0.5]]
-    assert settle(environ, "exploration_epsilon=0.1").overrides.params == {"exploration_epsilon": 0.1, "n_step": 2}
-    (finding,) = settle(environ, "exploration_epsilon.by=iterations", "critic_optimizer.name=sgd").findings
-    assert finding.startswith("critic_optimizer.name=sgd is not what this run began with")
-
-
 def test_a_misspelt_name_is_told_with_the_one_that_is_meant(environ: dict[str, str]) -> None:
     begin(environ, "n_step=512", attributes={"n_step": 512, "mine": 1})
     settings = settle(environ, "batchsize=3", "config.horizn=3", "mine=2")
@@ -194,11 +169,6 @@ def test_a_misspelt_name_is_told_with_the_one_that_is_meant(environ: dict[str, s
         "config.horizon is meant, and a run stays"
     )
     assert settings.overrides.settings() == {"n_step": 512}, "so that nobody tells them again"
-
-
-def test_a_run_without_settings_keeps_none(environ: dict[str, str]) -> None:
-    begin(environ)
-    assert "began with (no settings)" in settle(environ, "n_step=3").findings[0]
 
 
 def test_what_is_fixed_for_a_run_stays_and_is_told(environ: dict[str, str]) -> None:

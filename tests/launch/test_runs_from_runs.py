@@ -29,7 +29,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import taken_by
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.variables import RunVariables, read_variables
+from tfagents_system.settings.variables import RunVariables
 from tfagents_system.trainer.learner import Learner
 
 _SMALL = "    actor_fc_layer_params = (4,)\n    critic_joint_fc_layer_params = (4,)\n    num_initial_episodes = 3\n"
@@ -240,12 +240,3 @@ def test_an_agent_of_other_actions_is_told_and_their_experience_refused(
         path.unlink(missing_ok=True)
     with pytest.raises(UserError, match="give the action space the same bounds, or action_table the same rows"):
         prepare.prepare({**environ, "SAC_TAKE": "all", "SAC_EXP_DIR": str(tmp_path / "new")}, None)
-
-
-def test_relative_sources_are_beside_the_vars_file(environ: dict[str, str], tmp_path: Path, other: Any) -> None:
-    def read(**variables: str) -> tuple[dict[str, Any], list[str]]:
-        return read_variables({**environ, **variables}, vars_file=tmp_path / "vars.sh", root=tmp_path)
-
-    values, findings = read(SAC_FROM="other@best", SAC_TAKE="networks")
-    assert findings == [] and (values["from_"], values["take"]) == (tmp_path / "other@best", "networks")
-    assert read(SAC_FROM="another")[0]["from_"] == tmp_path / "another", "the place in which it was"

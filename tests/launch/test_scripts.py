@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pty
 import re
 import shutil
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import packaging
 import pytest
@@ -210,40 +205,6 @@ def test_setup_installs_once_and_again_when_the_lock_changes(repository: Reposit
     assert repository.setup().returncode == 0 and len(repository.calls) == 6
 
 
-def test_an_installation_tells_what_it_does_and_that_it_goes_on(repository: Repository) -> None:
-    (repository.root / "requirements.lock").write_text("# two\nfirst==1.0\n    # via second\nsecond==2.0\n")
-    began = time.monotonic()
-    done = repository.setup(UV_SLEEP="1.2", TFAGENTS_TELL_SECS="0.5")
-    assert time.monotonic() - began < 15, "who reads its output does not wait for the teller"
-    assert done.returncode == 0 and done.stdout == f"{repository.root}/.venv/bin/python\n"
-    said = [line.removeprefix("setup: ") for line in done.stderr.splitlines()]
-    assert said[0].startswith(f"making {repository.root}/.venv with ") and "2 pinned packages" in said[0]
-    assert re.fullmatch(r"downloading and installing 2 packages, \d+ s so far", said[1])
-    assert said[-2] == "checking what was installed" and re.fullmatch(r"installed in \d+ s", said[-1])
-    failed = repository.setup(UV_FAIL="1")
-    assert failed.returncode == 0 and "installing" not in failed.stderr, "it is installed"
-
-
-def test_on_a_terminal_the_installer_draws_its_own_bars(repository: Repository) -> None:
-    (repository.tools / "uv").write_text(FAKE_UV.replace('echo "$1 $2"', 'echo "$*"'))
-    master, slave = pty.openpty()
-    command = [str(repository.root / "setup.sh"), "--print-python"]
-    environ = {**os.environ, "SAC_PYTHON": "", **repository.environ, "UV_SLEEP": "0.6", "TFAGENTS_TELL_SECS": "0.2"}
-    with os.fdopen(master, "rb", buffering=0) as told:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, env=environ, timeout=60, check=True)
-        os.close(slave)
-        said = "".join(_all_of(told))
-    assert done.stdout and "so far" not in said and "installed in" in said
-    assert "pip install --python" in repository.calls[1]
-
-
-def _all_of(terminal: IO[bytes]) -> Iterator[str]:
-    """What was written to it; a single read may get a part, the kernel passes it on when it has time."""
-    with contextlib.suppress(OSError):  # EIO: nobody has the other end open.
-        while read := terminal.read(1 << 16):
-            yield read.decode()
-
-
 def test_jobs_install_nothing(repository: Repository) -> None:
     repository.pin(["no-such-package==1.0"])
     done = repository.setup(SLURM_JOB_ID="7")
@@ -313,40 +274,6 @@ def test_the_environment_of_another_checkout_is_shared_by_a_link_but_not_changed
     assert (repository.root / ".venv" / ".complete").exists()
 
 
-def test_the_lock_is_a_file_that_may_be_written(repository: Repository) -> None:
-    """NFSv4 locks no file that was opened for reading, and requirements.lock may be read-only in a shared checkout."""
-    (repository.tools / "flock").write_text(
-        "#!/usr/bin/env bash\n"
-        "mode=$(sed -n 's/^flags:.*\\([0-7]\\)$/\\1/p' /proc/self/fdinfo/9)\n"
-        "((mode & 3)) || { echo 'flock: 9: Bad file descriptor' >&2 && exit 1; }\n"
-        'exec /usr/bin/flock "$@"\n'
-    )
-    (repository.tools / "flock").chmod(0o755)
-    (repository.root / "requirements.lock").chmod(0o444)
-    done = repository.setup()
-    assert done.returncode == 0 and "waiting" not in done.stderr, done.stderr
-    assert repository.calls == INSTALLED
-
-
-def test_a_file_system_without_locks_is_told_as_what_it_is(repository: Repository) -> None:
-    (repository.tools / "flock").write_text("#!/usr/bin/env bash\necho 'flock: 9: No locks available' >&2\nexit 71\n")
-    (repository.tools / "flock").chmod(0o755)
-    done = repository.setup()
-    assert done.returncode == 2 and repository.calls == [] and "30 minutes" not in done.stderr
-    assert "No locks available" in done.stderr and "can't be locked on this file system: name a Python" in done.stderr
-
-
-def test_a_checkout_that_can_not_be_written_is_told(repository: Repository) -> None:
-    subprocess.run(["chmod", "-R", "a-w", str(repository.root)], check=True)
-    try:
-        done = repository.setup_unprivileged()
-        assert done.returncode == 2 and f"{repository.root}/.venv can't be made" in done.stderr, done
-        assert "name its Python (SAC_PYTHON)" in done.stderr
-    finally:
-        subprocess.run(["chmod", "-R", "u+w", str(repository.root)], check=True)
-    assert not list(repository.root.glob(".venv*")) and repository.calls == []
-
-
 def test_a_python_that_is_named_is_used_or_refused_with_what_it_lacks(repository: Repository, tmp_path: Path) -> None:
     named, other = environment(tmp_path / "named"), environment(tmp_path / "other")
     python = f"{named}/bin/python"
@@ -386,14 +313,6 @@ def test_a_python_on_path_is_used_before_anything_is_installed(repository: Repos
     inside = environ | {"TFAGENTS_CONTAINER": "1", "TFAGENTS_HOST_VIRTUAL_ENV": str(environment(tmp_path / "host"))}
     assert repository.setup(**inside).stdout == f"{on_path}/bin/python\n"
     assert repository.setup(**inside | {"PATH": repository.environ["PATH"]}).stdout == f"{tmp_path}/host/bin/python\n"
-
-
-def test_an_environment_whose_python_is_gone_is_not_used(repository: Repository) -> None:
-    """As in a container that sees the checkout, but not the Python that its .venv was made with."""
-    assert repository.setup().returncode == 0
-    (repository.root / ".venv/bin/python").unlink()
-    done = repository.setup(SLURM_JOB_ID="7")
-    assert done.returncode == 2 and "name a Python that holds them (SAC_PYTHON)" in done.stderr
 
 
 @pytest.mark.slow

@@ -127,8 +127,8 @@ def device() -> Any:
             {},
             r"compute_reward of the environment must return a finite number for each of 12 goals, found shape \(\)",
         ),
-        (Functions.OverAllGoals, {}, "compute_reward of 24 goals at once gives -1.0 where it gives 0.0 for the same"),
-        (Functions.TerminatesTogether, {}, "compute_terminated of 24 goals at once gives .* for the same goals alone"),
+        (Functions.OverAllGoals, {}, "compute_reward of 24 goals at once gives other values"),
+        (Functions.TerminatesTogether, {}, "compute_terminated of 24 goals at once gives other values"),
         (
             Functions.Raises,
             {},
@@ -162,19 +162,6 @@ def test_it_is_right(env: type[Any]) -> None:
 
 def three_lanes(**kwargs: Any) -> Any:
     return vector_of([NumberedLane(lane, (4, 2), **kwargs) for lane in range(3)])
-
-
-def test_a_good_vector_environment_has_no_finding() -> None:
-    checks, trial = report(three_lanes, env_steps_per_iter=75, num_train_episodes_per_iter=None)
-    assert checks.errors == [] and trial.specs[0].shape == (3,), "the spec of one lane"
-    assert "3 lanes, the first episode ends after 2 steps" in checks.texts("ok", "reset and step")
-    assert checks.notes == []
-
-
-def test_idle_lanes_are_noted() -> None:
-    checks, _ = report(three_lanes, num_train_episodes_per_iter=1)
-    (note,) = checks.notes
-    assert "which steps 3 environments: the others have nothing to do. Set env_steps_per_iter" in note
 
 
 def test_what_needs_single_environments_is_refused_for_lanes_all_at_once() -> None:
@@ -338,30 +325,3 @@ def test_all_that_a_run_can_not_do_with_it_is_told_at_once() -> None:
 def test_a_virtual_clock_is_deterministic() -> None:
     checks, _ = with_device(VirtualClock(), deterministic=True, env_steps_per_iter=None)
     assert checks.errors == []
-
-
-def test_an_impossible_time_step_is_told_with_its_remedy() -> None:
-    checks, _ = with_device(settings={"start_obs_capture": 0.2})
-    assert len(checks.errors) == 1
-    assert "start_obs_capture=0.2 must be from 0 to time_step_duration=0.05 plus its elasticity" in checks.errors[0]
-
-
-def test_a_device_without_a_default_action_gets_the_middle_of_its_bounds() -> None:
-    sent: list[list[float]] = []
-
-    class Own(gymnasium.Env):
-        real_time = True
-        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
-        action_space = gymnasium.spaces.Box(np.array([0.0, -4.0]), np.array([2.0, 2.0]), dtype=np.float64)
-
-        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-            return np.zeros(1, np.float32), {}
-
-        def step(self, action: Any) -> Any:
-            sent.append(np.asarray(action).tolist())
-            return np.zeros(1, np.float32), 0.0, False, False, {}
-
-    attributes = {"env_ctor": lambda self, *args, seed=None, **kwargs: Own()}
-    checks = Findings()
-    WithoutAgent(type("TrainParams", (FakeParams,), attributes)({"horizon": 10}), 0, checks).run()
-    assert checks.errors == [] and {tuple(action) for action in sent} == {(1.0, -1.0)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import io
 import json
 import re
 import resource
@@ -12,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from tests.support.fake_run import SAVES, STUBBORN
 from tests.support.shell import ROOT
@@ -22,18 +19,15 @@ from tests.support.supervised import (
     make_supervisor,
     once_stopping,
     once_up,
-    touch_once,
-    waits_for,
     waits_for_up,
 )
 from tests.support.waiting import until
-from tfagents_system.launch import run_status, wrap_up
+from tfagents_system.launch import run_status
 from tfagents_system.launch import supervisor as supervisor_module
 from tfagents_system.launch.prepare import tell_finished
 from tfagents_system.launch.run_status import RunStatus
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import summary, write_status
-from tfagents_system.report.terminal import ProgressView
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -51,13 +45,6 @@ def test_the_trainers_end_is_the_runs_end(
     assert set(status["roles"]) == {"replay", "trainer", "worker_0", "worker_1"}
     assert not any(role["alive"] for role in status["roles"].values())
     assert "results" in capfd.readouterr().out
-
-
-def test_a_task_is_named_as_its_folder(tmp_path: Path, stop: StopFlag) -> None:
-    made = make_supervisor(tmp_path / "exp_task_3", stop, {})
-    for name, told in (("exp", "exp_task_3"), ("other", "other")):
-        variables = dataclasses.replace(made.variables, exp_name=name)
-        assert RunStatus(variables, made.paths, made.plan, 1, {}).to_json()["run"]["name"] == told
 
 
 def test_a_start_tells_how_far_the_run_had_come_until_its_trainer_does(tmp_path: Path, stop: StopFlag) -> None:
@@ -152,7 +139,7 @@ def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
     assert time.monotonic() - taken[0] < 10.0
     assert max(written) - taken[0] < 1.0
     out = capfd.readouterr().out
-    assert "was taken over by the run with pid 7 on node2, started None: this start ends and writes nothing more" in out
+    assert "was taken over by the run with pid 7 on node2, started at an unknown time: this start ends and" in out
     assert json.loads((run_dir / "run.lock").read_text())["host"] == "node2"
     status = read_status(run_dir / "status.json")
     assert status is not None and status["run"]["state"] == "running"
@@ -166,32 +153,6 @@ def test_a_removed_lock_file_ends_nothing(run_dir: Path, stop: StopFlag, fast: N
     once_up(run_dir, lambda: (run_dir / "run.lock").rename(run_dir / "removed"))
     with lock:
         assert supervisor.run() == 0 and lock.is_own()
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_nothing_that_a_role_says_and_nothing_at_the_end_changes_what_becomes_of_a_run(
-    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
-) -> None:
-    def raises(*args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError("no such thing")
-
-    monkeypatch.setattr(wrap_up, "write_results", raises)
-    hostile = '{"state": "[/x]", "time": 1.0, "remote": true, "time_shares": {"[/]": 0.5}}'
-    says = "; ".join(
-        f"echo '{hostile}' > {run_dir}/heartbeats/{role}.json" for role in ("trainer", "worker_0", "worker_9")
-    )
-    supervisor = make_supervisor(run_dir, stop, {"trainer": f"{says}; {waits_for(run_dir / 'shown')} exit 0"})
-    output = io.StringIO()
-    console = Console(file=output, force_terminal=is_terminal, width=100)
-    supervisor.status.view = ProgressView(console, line_secs=0.01)
-    touch_once(run_dir / "shown", lambda: "[/x]" in output.getvalue())
-    assert supervisor.run() == 0
-    status = read_status(run_dir / "status.json")
-    assert status is not None and (status["run"]["state"], status["run"]["exit_code"]) == ("done", 0)
-    assert set(status["roles"]) == {"replay", "trainer", "worker_0", "worker_9"}
-    told = output.getvalue()
-    assert "[/x]" in told and "note: RuntimeError: no such thing" in told and "run is finished" in told
-    assert "the view fails" not in told
 
 
 @pytest.mark.parametrize(
@@ -235,23 +196,6 @@ def test_the_last_line_is_of_training_where_the_start_has_evaluated_nothing() ->
     assert lines("last", train_return=-9.5) == []
 
 
-def test_status_json_is_written_as_seldom_as_heartbeats(
-    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[tuple[float, str]] = []
-    monkeypatch.setattr(
-        run_status, "write_status", lambda path, status: written.append((time.monotonic(), status["run"]["state"]))
-    )
-    monkeypatch.setattr(run_status, "_VIEW_SECS", 0.02)
-    monkeypatch.setattr(run_status, "BEAT_SECS", 0.3)
-    touch_once(run_dir / "enough", lambda: [state for _, state in written].count("running") >= 3)
-    began = time.monotonic()
-    assert make_supervisor(run_dir, stop, {"trainer": waits_for(run_dir / "enough") + "exit 0"}).run() == 0
-    running = [at for at, state in written if state == "running"]
-    assert 3 <= len(running) <= (running[-1] - began) / 0.3 + 1
-    assert [state for _, state in written][-2:] == ["done", "done"]  # Before the plot, and with the exit code.
-
-
 def test_simulator_faults_are_counted_over_restarts_and_starts(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,11 +226,10 @@ def test_a_run_directory_that_is_removed_ends_the_run_in_words(
     assert f"error: the run directory {run_dir} was removed or replaced while the run was going: put it back" in out
 
 
-def test_open_files_suffice_for_workers(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_open_files_suffice_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = [(400, 600)]
     monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda kind, wanted: limits.append(wanted))
     for needed in (300, 500, 700):
         supervisor_module._allow_open_files(needed)
     assert limits == [(400, 600), (500, 600), (600, 600)]
-    assert capfd.readouterr().out.startswith("note: a process may need 700 open files, the hard limit is 600: ")

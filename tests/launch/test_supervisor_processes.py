@@ -80,15 +80,6 @@ def test_every_stop_signal_saves(start: Callable[..., FakeRun], number: int) -> 
     assert "saved" in log(run.exp_dir, "trainer")
 
 
-def test_a_second_run_in_the_same_directory_is_refused(start: Callable[..., FakeRun]) -> None:
-    first = start("a")
-    first.wait_until_up()
-    code, out = start("a").end()
-    assert code == 2
-    assert f"is in use by the run with pid {first.process.pid} on {socket.gethostname()}" in out
-    assert "Traceback" not in out and first.process.poll() is None
-
-
 def test_a_run_after_a_killed_supervisor_waits_for_its_roles_and_goes_on(start: Callable[..., FakeRun]) -> None:
     # No PDEATHSIG in these roles: they outlive their supervisor, as one that is saving does for a while.
     first = start("a")

@@ -12,8 +12,6 @@ import pytest
 from tests.support.prepared_runs import PARAMS, train
 from tests.support.start_in_fork import start_in_fork
 from tfagents_system.launch import prepare, trial
-from tfagents_system.launch.environment_checks import EnvironmentTrial
-from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.resolved import Settings
@@ -107,14 +105,6 @@ def test_a_crash_is_told_with_the_place_and_all_that_was_found_before(environ: d
     assert re.search(r"died with exit code 0 in importing .*params\.py", finding)
 
 
-def test_a_crash_while_drawing_is_a_note(environ: dict[str, str], tmp_path: Path) -> None:
-    crash = "import os\nfrom gymnasium.envs.classic_control import PendulumEnv\n"
-    crash += "PendulumEnv.render = lambda self: os.kill(os.getpid(), 11)\n"
-    (tmp_path / "params.py").write_text(PARAMS + crash)
-    done = start_in_fork(environ, check=True)
-    assert done.code == 0 and "note  rendering       the process died with SIGSEGV in rendering" in done.out
-
-
 def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "params/params.py").parent.mkdir()
     (tmp_path / "params/params.py").write_text(PARAMS)
@@ -168,23 +158,3 @@ def test_a_job_that_is_submitted_is_checked_but_for_its_machine(
         report = capsys.readouterr().out
         assert "SAC_TRAIN_CPUS=500" in report and "there is no GPU" in report
         assert f"is in use by the run with pid {os.getpid()}" in report
-
-
-@pytest.mark.parametrize(
-    ("variables", "has_workers"),
-    [
-        ({}, True),
-        ({"SAC_LOCAL_WORKERS": "0", "SAC_GATEWAY_PORT": "0"}, False),
-        ({"SAC_LOCAL_WORKERS": "0", "SAC_GATEWAY_PORT": "0", "SAC_EXPERT_WORKERS": "1"}, True),
-        ({"SAC_TRAINER_SERVER": "host:5", "SAC_CREDENTIALS_DIR": "."}, False),
-        ({"SAC_LOCAL_WORKERS": "0", "SAC_SERVER": "host:5", "SAC_CREDENTIALS_DIR": "."}, True),
-    ],
-)
-def test_a_start_says_whether_it_has_workers(
-    variables: dict[str, str], has_workers: bool, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[bool] = []
-    monkeypatch.setattr(EnvironmentTrial, "run", lambda each: seen.append(each.has_workers))
-    preparation = prepare.Preparation(environ | variables, None)
-    preparation._try_users_code(False, True, LongWork("checks"))
-    assert seen == [has_workers]

@@ -4,30 +4,22 @@ import json
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.launch.costs import Cost, updates_per_step
-from tfagents_system.launch.tune import Collecting, Split, advice, propose
+from tfagents_system.launch.costs import Cost
+from tfagents_system.launch.tune import propose
 
 ROOT = Path(__file__).resolve().parents[2]
 REPLAY_SECS = 2e-6 + 4e-4  # of a step with one update
 
 
-def params(**attributes):
-    lockstep = {"asynchronous": False, "updates_per_iter": 400, "num_train_episodes_per_iter": 2}
-    ratios = {"updates_per_env_step": None, "env_steps_per_iter": None}
-    return types.SimpleNamespace(**(lockstep | ratios | attributes))
-
-
 def proposed(steps_per_s, updates_per_s, cpus, worker_cpus=1, beside=0):
     """The splits where a step takes one CPU, an update those of the trainer, and a step has one update."""
     updates = {count: Cost(1 / rate, count / rate) for count, rate in updates_per_s.items()}
-    collecting = Collecting(Cost(1 / steps_per_s, 1 / steps_per_s), 200.0, updates_per_step=1.0)
-    return propose(collecting, updates, cpus, worker_cpus, beside)
+    return propose(Cost(1 / steps_per_s, 1 / steps_per_s), 1.0, updates, cpus, worker_cpus, beside)
 
 
 def test_where_updates_are_the_limit_the_trainer_gets_the_cpus():
@@ -67,21 +59,6 @@ def test_two_cpus_with_a_cheap_simulator_both_train(worker_cpus) -> None:
     best = proposed(10_000.0, {1: 100.0, 2: 190.0}, cpus=2, worker_cpus=worker_cpus)[0]
     assert (best.train_cpus, best.workers, best.is_shared) == (2, 1, True)
     assert best.steps_per_s == pytest.approx(1 / (1 / 190 + (1 / 10_000 + REPLAY_SECS) / 2))
-
-
-def test_updates_for_each_step_are_the_runs_own():
-    assert updates_per_step(params(), workers=2, steps_per_episode=50.0) == pytest.approx(2.0)
-    own = params(asynchronous=True, updates_per_env_step=0.5)
-    assert updates_per_step(own, workers=2, steps_per_episode=50.0) == 0.5
-
-
-def test_more_workers_mean_more_updates_an_iteration():
-    best = proposed(10.0, {1: 1e6}, cpus=8)[0]
-    assert best == Split(1, 7, True, pytest.approx(70.0, 0.01))
-    lines = advice(best, 1, 400, workers_now=2)
-    own = ["SAC_REVERB_CPUS=1", "SAC_TRAIN_CPUS=1", "SAC_NUM_COLLECT_WORKERS=7", "SAC_COLLECT_WORKER_CPUS=1"]
-    assert lines[:5] == [*own, "SAC_SHARE_CPUS=1"] and "updates_per_iter=1400 (now 400)" in lines[5]
-    assert len(advice(best, 1, None, workers_now=2)) == len(advice(best, 1, 400, workers_now=7)) == 5
 
 
 @pytest.mark.parametrize(("cpus", "worker_cpus"), [(6, 8), (6, 6), (2, 3), (1, 2)])

@@ -13,7 +13,7 @@ import pytest
 from tfagents_system.errors import UserError
 from tfagents_system.machine import claims as claims_module
 from tfagents_system.machine import peers
-from tfagents_system.machine.claims import Claims, Holder, held_cpus, holder
+from tfagents_system.machine.claims import Claims, held_cpus, holder, process_in_words
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,7 +46,7 @@ def cpu_holder(claims_prefix: str) -> Iterator[subprocess.Popen[str]]:
 def test_cpus_of_another_process_are_seen_and_named(cpu_holder: subprocess.Popen[str]) -> None:
     held = held_cpus()
     assert sorted(held) == [3, 4]
-    assert f"pid {cpu_holder.pid}" in held[3] and os.getcwd() in held[3]
+    assert f"pid {cpu_holder.pid} ({sys.executable} -c " in held[3]
 
 
 def test_a_runs_process_is_named_by_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_a_runs_process_is_named_by_its_run(monkeypatch: pytest.MonkeyPatch) -> 
     waits = ["sh", "-c", "echo ready; read answer"]
     with subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"  # Its environment is there.
-        told = str(Holder.of_pid(process.pid))
+        told = process_in_words(process.pid)
         process.kill()
     assert told == f"pid {process.pid} (run /logs/a run)"
 
@@ -72,7 +72,7 @@ def test_exclusive_cpus_are_taken_all_or_none(cpu_holder: subprocess.Popen[str])
     other = Claims()
     assert other.take_cpus([2], exclusive=True) == []
     assert claims.take_cpus([3, 5], exclusive=False) == []  # 5 is claimed, 3 is shared
-    assert holder("cpu/5") is not None
+    assert holder("cpu/5") == os.getpid() and holder("cpu/4") == cpu_holder.pid and holder("cpu/6") is None
     claims.release_all()
     other.release_all()
 

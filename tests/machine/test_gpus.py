@@ -41,14 +41,6 @@ def test_wsl_has_one_device_file_whatever_gpus_there_are(tmp_path: Path) -> None
     assert usable_gpus({}, tmp_path) == ["0"]
 
 
-@pytest.mark.parametrize("environ", [{}, {gpus.FOUND: "all"}])
-def test_where_nothing_is_said_it_is_the_machines(tmp_path: Path, environ: dict[str, str]) -> None:
-    (tmp_path / "nvidiactl").touch()
-    assert gpu_of_trainer(environ, tmp_path) is None
-    (tmp_path / "nvidia0").touch()
-    assert gpu_of_trainer(environ, tmp_path) == "0"
-
-
 def test_a_trainer_takes_memory_as_it_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     grown: list[tuple[str, bool]] = []
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["one", "two"] if kind == "GPU" else [])

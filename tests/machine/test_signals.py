@@ -13,7 +13,6 @@ import pytest
 from tests.support.waiting import gone
 from tfagents_system.machine import signals
 from tfagents_system.machine.signals import StopFlag, is_orphan
-from tfagents_system.run_files.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -74,52 +73,6 @@ def test_in_a_job_supervisors_and_joins_count_a_person_alone_and_elsewhere_every
             "    time.sleep(0.35)\n    os.kill(os.getpid(), getattr(signal, name))\n    print(stop.count)\n"
         )
         assert said_by(program, environ) == (["1", "2", "3"] if insists else ["1", "1", "2"])
-
-
-SWEEP = """
-import sys
-from pathlib import Path
-from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.machine.signals import StopFlag
-from tfagents_system.tasks.pool import Place, Pool, Source, Task
-
-traps = "trap 'echo got TERM' TERM; trap 'echo got QUIT' QUIT; trap 'echo got INT; exit 75' INT; "
-run = traps + "echo up; while :; do sleep 0.02; done"
-source = Source(Path(sys.argv[1] + "_tasks"), [], None)
-source.tasks = [Task(0, {}, ["bash", "-c", run], RunPaths(Path(sys.argv[1])))]
-sys.exit(Pool(source, [Place()], StopFlag.of_supervisor(), lambda tasks: None).run())
-"""
-
-
-@pytest.mark.parametrize("job", [{}, {"SLURM_JOB_ID": "7"}], ids=["", "in a SLURM job"])
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_a_sweep_stops_its_runs_as_supervisors_are_stopped(
-    tmp_path: Path, job: dict[str, str], is_killed: bool
-) -> None:
-    """SIGQUIT, which roles wait for in a job, is nothing to a run. A person's second Ctrl-C means haste there, too."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    log = RunPaths(tmp_path / "run").log("task")
-
-    def wait_for(text: str) -> None:
-        deadline = time.monotonic() + 20.0
-        while not (log.exists() and text in log.read_text()):
-            assert time.monotonic() < deadline, log.exists() and log.read_text()
-            time.sleep(0.02)
-
-    command = [sys.executable, "-c", SWEEP, str(tmp_path / "run")]
-    with subprocess.Popen(command, cwd=ROOT, env={**clean, **job}) as process:
-        wait_for("up")
-        process.send_signal(signal.SIGKILL if is_killed else signal.SIGINT)
-        wait_for("got TERM")
-        if not is_killed:
-            time.sleep(0.4)  # Sooner, two signals are one.
-            process.send_signal(signal.SIGINT)
-            assert process.wait(20.0) == 75
-    if is_killed:
-        run = next(iter(processes_with_session_log(log)))
-        os.kill(run, signal.SIGINT)
-    wait_for("got INT")
-    assert log.read_text().split("\n")[:3] == ["up", "got TERM", "got INT"]
 
 
 def processes_with_session_log(log: Path) -> list[int]:

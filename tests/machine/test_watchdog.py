@@ -74,15 +74,6 @@ def test_who_works_or_waits_is_left_alone(tmp_path, doing):
     assert report == []
 
 
-def test_a_long_line_is_cut(tmp_path):
-    dog = watchdog.Watchdog(tmp_path / "x.hang", 100.0)
-    dog.arm("ä" * 1000)
-    dog.cancel()
-    content = (tmp_path / "x.hang").read_bytes()
-    assert len(content) == watchdog._HEADER_BYTES and content.endswith(b"\n")
-    assert watchdog.take_report(tmp_path / "x.hang") == []
-
-
 def test_who_steps_a_device_does_not_wait_for_the_disk(tmp_path):
     """Arming again writes nothing; another thread does."""
     dog = watchdog.Watchdog(tmp_path / "x.hang", 100.0)

@@ -18,9 +18,8 @@ from tests.support.waiting import until
 from tests.tasks.conftest import Project
 from tfagents_system.errors import UserError
 from tfagents_system.launch import cpus as planning
-from tfagents_system.launch.cpus import Place, places_of
+from tfagents_system.launch.cpus import Place, places_of, split_cpus
 from tfagents_system.machine import cpus as machine_cpus
-from tfagents_system.machine.cpus import split_cpus
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -146,7 +145,7 @@ def test_tasks_that_others_work_on_are_left_to_them(programs: Any, tmp_path: Pat
 def test_runs_at_once_have_cpus_of_their_own(
     cpus: int, held: tuple[int, ...], parallel: int, needed: int, share: bool, places: list[list[int]]
 ) -> None:
-    assert split_cpus(flat(range(cpus)), parallel, needed, held=held, share=share) == places
+    assert [*map(list, split_cpus(flat(range(cpus)), parallel, needed, held=held, share=share))] == places
 
 
 def test_a_place_has_room_for_the_largest_task(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

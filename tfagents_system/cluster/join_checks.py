@@ -24,7 +24,7 @@ from tfagents_system.launch.run_settings import resolve
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import held_cpus
 from tfagents_system.machine.files import read_json, write_atomically
-from tfagents_system.machine.worker_slots import COLLECT, EXPERT
+from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.report.run_model import is_under_way
 from tfagents_system.run_files import params_folder, run_inputs
 from tfagents_system.run_files.heartbeat import read_status
@@ -215,7 +215,7 @@ class JoinPreparation(Preparation):
         where = {} if target.run is not None else {"SAC_EXP_DIR": str(folder)}
         # The run has taken its settings from its grid and task.
         environ = without_task({**environ, **texts, **where})
-        super().__init__(environ, vars_file, resolve(environ, assignments, vars_file=vars_file, root=ROOT))
+        super().__init__(environ, vars_file, resolve(environ, assignments, vars_file=vars_file, root=ROOT), joins=True)
         self._target = target
         self._folder = folder
         self.values |= {
@@ -243,8 +243,8 @@ class JoinPreparation(Preparation):
 
     def run(self, *, in_fork: bool = True, starts: bool = True) -> None:
         """Makes all checks; see `Preparation.run`."""
+        self._check_folder()
         super().run(in_fork=in_fork, starts=starts)
-        self._check_expert()
         if not self.findings.errors:
             self._check_server()
 
@@ -267,13 +267,6 @@ class JoinPreparation(Preparation):
             contents[self.paths.reward.name] = reward.read_bytes()
         return JoinInputs(contents)
 
-    def _gateway(self) -> tuple[str, Path, Path | None] | None:
-        target = self._target
-        return None if target.credentials is None else (target.server, target.credentials, target.password_file)
-
-    def _misplaced(self) -> list[str]:
-        return []
-
     def _most_that_fit(self, slots: int | None) -> int:
         """As many workers as this machine has free CPUs for and the run has slots for, as far as is known here."""
         if not self.values.get("collect_worker_cpus"):
@@ -285,7 +278,7 @@ class JoinPreparation(Preparation):
                 return count
         return 1
 
-    def _check_directories(self, starts: bool) -> None:
+    def _check_folder(self) -> None:
         where = "run directory"
         if (fault := machine_checks.folder_fault(self._folder, "SAC_LOGS_DIR")) is not None:
             self.findings.error(where, fault)
@@ -293,13 +286,6 @@ class JoinPreparation(Preparation):
             self.findings.fact(where, f"{self._target.run.exp_dir}: its params and configuration are used")
         else:
             self.findings.fact(where, "it is not to be seen from here: SAC_PARAMS and SAC_CONFIG are used")
-
-    def _check_expert(self) -> None:
-        if self.kind != EXPERT or "expert_policy" in self.values:
-            return
-        self.findings.note(
-            "expert", "SAC_EXPERT_POLICY is not set: experts act with what TrainParams.expert_policy_ctor returns"
-        )
 
     def _check_server(self) -> None:
         """Whether the run can be reached, and takes workers with these inputs."""

@@ -273,24 +273,55 @@ def places_of(runs: Sequence[Run], parallel: int) -> list[Place]:
                 f"(CUDA_VISIBLE_DEVICES: {gpus.found(trained[0])}): lower --parallel, ask the cluster for more "
                 f"(--gpus-per-node={parallel}), or unset SAC_TRAIN_GPUS"
             )
-    return [Place(*place) for place in itertools.zip_longest(_cpus_of_runs(runs, parallel), devices)]
-
-
-def _cpus_of_runs(runs: Sequence[Run], parallel: int) -> list[list[int]]:
-    """CPU ids for each of the simultaneous runs; none where they are not ours to choose."""
-    complete = [(values, environ) for values, environ in runs if values.keys() >= COUNTS.keys()]
     ids, quota, allotment = cpus.allowed_cpus(), cpus.cgroup_quota(), cpus.slurm_allotment(os.environ)
-    needed = max((_needed_cpus(values, environ, parallel) for values, environ in complete), default=0)
+    complete = [(values, environ) for values, environ in runs if values.keys() >= COUNTS.keys()]
+    available = cpus.available(ids, quota, allotment)[0]
+    parts: list[tuple[int, ...]] = [()] * parallel
+    needed = max((_needed_cpus(values, environ, available // parallel) for values, environ in complete), default=0)
     share = all(values.get("share_cpus", False) for values, _ in complete)
     if not complete or cpus.why_unpinned(ids, quota, allotment):
-        if not share:
-            cpus.require_cpus_for_all(parallel, needed, cpus.available(ids, quota, allotment)[0])
-        return [[] for _ in range(parallel)]
-    return cpus.split_cpus(cpus.cores_of(ids), parallel, needed, held=held_cpus(), share=share)
+        _require_room(parallel, needed, available, share)
+    else:
+        parts = split_cpus(cpus.cores_of(ids), parallel, needed, held=held_cpus(), share=share)
+    return [Place(*place) for place in itertools.zip_longest(parts, devices)]
 
 
-def _needed_cpus(values: Mapping[str, Any], environ: Mapping[str, str], parallel: int) -> int:
+def split_cpus(
+    cores: Sequence[Core], parallel: int, needed: int, *, held: Collection[int] = (), share: bool = False
+) -> list[tuple[int, ...]]:
+    """CPU ids for each of `parallel` runs: disjoint, unless there are fewer CPUs than runs.
+
+    They are stretches in the order of NUMA nodes and cores, whose lengths differ by one at most.
+
+    Args:
+      cores: What may be used.
+      needed: CPUs of one run.
+      held: CPU ids that other runs have; used only where `share` is true and nothing else is free.
+      share: Whether the roles of a run may share CPUs.
+
+    Raises:
+      UserError: There are too few and `share` is False.
+    """
+    ids = [cpu for core in sorted(cores, key=lambda core: core.node) for cpu in core.threads]
+    free = [cpu for cpu in ids if cpu not in held]
+    _require_room(parallel, needed, len(free), share)
+    ids = free if len(free) >= parallel else ids
+    size, rest = divmod(len(ids), parallel)
+    starts = [number * size + min(number, rest) for number in range(parallel + 1)]
+    parts = [tuple(sorted(ids[a:b])) for a, b in itertools.pairwise(starts)]
+    return [part or (ids[number % len(ids)],) for number, part in enumerate(parts)]
+
+
+def _require_room(parallel: int, needed: int, free: int, share: bool) -> None:
+    if not share and needed * parallel > free:
+        raise UserError(
+            f"--parallel {parallel} runs of {needed} CPUs need {needed * parallel}, {free} are free: "
+            "lower --parallel or SAC_NUM_COLLECT_WORKERS, or set SAC_SHARE_CPUS=1"
+        )
+
+
+def _needed_cpus(values: Mapping[str, Any], environ: Mapping[str, str], share: int) -> int:
     if has_automatic_workers(environ):
-        return max(1, cpus.usable_cpus(os.environ) // parallel)
+        return max(1, share)
     workers = sum(values.get(f"{kind}_workers", 0) for kind in ("num_collect", "expert", "eval"))
     return int(values["reverb_cpus"] + values["train_cpus"] + workers * values["collect_worker_cpus"])

@@ -49,29 +49,10 @@ base_python() {
     "python=3.11, or uv python install 3.11)"
 }
 
-# A command that takes minutes; says now and then that it goes on, unless it draws bars of its own on a terminal.
-tell_while() { # WORDS COMMAND...
-  local words=$1 main=$$ code=0 teller=''
-  shift
-  if [[ ! -t 2 ]]; then
-    (
-      exec 9>&- {pipe}<> <(:) # The lock is not its own, and nothing comes from the pipe.
-      while read -rt "${TFAGENTS_TELL_SECS:-15}" -u "$pipe" || kill -0 "$main" 2>/dev/null; do
-        say "$words, $SECONDS s so far"
-      done
-    ) >&2 &
-    teller=$!
-  fi
-  "$@" >&2 || code=$?
-  if [[ -n $teller ]]; then kill "$teller" && wait "$teller" || true; fi 2>/dev/null
-  return "$code"
-}
-
 install_packages() {
-  local base uv count quiet=() compile=()
+  local base uv count compile=()
   base=$(base_python)
   count=$(grep -cE '^[[:alnum:]]' "$lock" || true)
-  [[ -t 2 ]] || quiet=(--quiet)
   say "making $venv with $base, then installing $count pinned packages there: about 4 GB on disk, a few minutes, once"
   mkdir -p "$venv"
   touch "$ours"
@@ -86,11 +67,10 @@ install_packages() {
   fi
   local pip=("$venv/bin/python" -m pip install --disable-pip-version-check)
   if [[ -n $uv ]]; then
-    pip=("$uv" pip install ${quiet[@]+"${quiet[@]}"} --python "$venv/bin/python")
+    pip=("$uv" pip install --python "$venv/bin/python")
     compile=(--compile-bytecode)
   fi
-  tell_while "downloading and installing $count packages" \
-    "${pip[@]}" ${compile[@]+"${compile[@]}"} --no-deps --requirement "$lock"
+  "${pip[@]}" ${compile[@]+"${compile[@]}"} --no-deps --requirement "$lock" >&2
   # The package itself, of this checkout: scripts and notebooks anywhere import it, and there is a command `sac`.
   "${pip[@]}" --no-deps --no-build-isolation --editable "$root" >&2
   say "checking what was installed"

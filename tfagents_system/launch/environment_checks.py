@@ -38,7 +38,7 @@ from tfagents_system.launch import costs, spec_checks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.data_checks import told
 from tfagents_system.launch.spec_checks import ENVIRONMENT, take_steps, trial_action
-from tfagents_system.machine import memory
+from tfagents_system.machine.processes import tree_resident_bytes
 from tfagents_system.policies.network_check import inference_findings
 from tfagents_system.run_files.kept_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
@@ -148,7 +148,7 @@ class EnvironmentTrial:
             if not self.findings.errors:  # In the params, too: networks are built from them.
                 self.enter("building the agent")
                 agent = self._build_agent(env)
-            resident_bytes = memory.tree_resident_bytes(os.getpid())
+            resident_bytes = tree_resident_bytes(os.getpid())
             signature = None if agent is None else signature_of(agent)  # Updates may make variables.
             sizes = (0, 0) if agent is None else _sizes(agent)
             if agent is not None:
@@ -175,12 +175,9 @@ class EnvironmentTrial:
             env = stack.enter_context(loading.make_collect_env(self.params, 0, self.seed))
             self._build_secs, user_env = time.perf_counter() - began, env.user_env
             name = repr(user_env) if isinstance(user_env, EnvProcess) else type([*gym_layers(user_env)][-1]).__name__
-            self.findings.fact(
-                ENVIRONMENT,
-                f"{name}, built in {self._build_secs:.2g} s",
-                f"observations {spec_checks.in_words(env.observation_spec())}",
-                f"actions {', '.join(map(actions.in_words, tree.flatten(env.actions)))}",
-            )
+            observations, leaves = spec_checks.in_words(env.observation_spec()), tree.flatten(env.actions)
+            facts = [f"observations {observations}", f"actions {', '.join(map(actions.in_words, leaves))}"]
+            self.findings.fact(ENVIRONMENT, f"{name}, built in {self._build_secs:.2g} s", *facts)
             return env
         return None
 
@@ -189,10 +186,9 @@ class EnvironmentTrial:
         faults = Findings()
         with told(faults, ENVIRONMENT, "the collect environment"):
             spec_checks.check_specs(self.params, env, self.findings)
-            return True
         if not self.findings.errors:
             self.findings.extend(faults)
-        return False
+        return not faults.errors
 
     def _check_device(self, device: Device, is_driven: bool) -> None:
         """What a run can't do with an environment that acts in real time; `is_driven`: the trial steps it."""
@@ -240,27 +236,17 @@ class EnvironmentTrial:
                 "it is built: use SAC_DETERMINISTIC=0, or gymnasium.make_vec"
             )
         errors += self._half_episode_findings("lanes of a vector environment")
-        for name, why in _LANES_NEED_SINGLE.items():
-            if value := getattr(params, name):
-                words = f"TrainParams.{name}={shown(value)} does not work with a vector environment, {why}: set it to "
-                words += f"{getattr(TrainParamsBase, name)!r}, or return single environments and set"
-                errors.append(f"{words} SAC_ENVS_PER_WORKER={count}")
+        errors += [
+            f"TrainParams.{name}={shown(getattr(params, name))} does not work with a vector environment, {why}: set it "
+            f"to {getattr(TrainParamsBase, name)!r}, or return single environments and set SAC_ENVS_PER_WORKER={count}"
+            for name, why in _LANES_NEED_SINGLE.items()
+            if getattr(params, name)
+        ]
         self.findings.error(CONTRACT, *errors)
-        self._check_idle(count)
         end = _step_lanes(lanes)
         if not env.outside.first:
             self._note_outside(lanes)
         self.findings.fact(CONTRACT, f"{count} lanes" + (f", the first episode ends after {end} steps" if end else ""))
-
-    def _check_idle(self, lanes: int) -> None:
-        """Lanes or environments of a worker that no episode of an iteration is for."""
-        episodes = self.params.num_train_episodes_per_iter
-        if self.params.env_steps_per_iter is None and lanes > episodes:
-            self.findings.note(
-                CONTRACT,
-                f"num_train_episodes_per_iter={episodes} for a worker, which steps {lanes} environments: the others "
-                f"have nothing to do. Set env_steps_per_iter instead, or a multiple of {lanes}",
-            )
 
     def _try_steps(self, stack: contextlib.ExitStack, env: TrainingEnvironment) -> None:
         """All that needs an episode."""
@@ -274,8 +260,6 @@ class EnvironmentTrial:
             self.enter("reset() or step() of all lanes of the collect environment")
             with told(findings, CONTRACT, "the collect environment"):
                 self._check_lanes(env)
-        elif self.envs_per_worker > 1:
-            self._check_idle(self.envs_per_worker)
         eval_env = self._try_evaluation(stack, env) if params.num_eval_episodes else None
         if self._is_fine:
             self.enter("compute_reward of the collect environment")
@@ -378,7 +362,12 @@ class EnvironmentTrial:
         """Calls the user's other hooks: a mistake in them would end every role repeatedly."""
         for name, argument in _HOOKS.items():
             with told(self.findings, AGENT, name, names_it=False):
-                _check_hook(self.params, name, argument)
+                returned = getattr(self.params, name)()
+                if not isinstance(returned, tuple | list):
+                    raise UserError(f"{name} must return a list or tuple, found {shown(returned)}: () is none")
+                for item in returned:
+                    if not (callable(item) or (name != "callbacks_ctor" and takers_of([item]))):
+                        raise UserError(f"{name}: each of them must be callable with {argument}, found {shown(item)}")
         agent = None
         with told(self.findings, AGENT, "agent_ctor, actor_ctor or critic_ctor", names_it=False):
             agent = make_agent_for(self.params, env)
@@ -431,9 +420,7 @@ class EnvironmentTrial:
             duration = costs.foretell(
                 params, measured, workers, cpus, takes_turns=self.deterministic, eval_workers=plan.evaluators
             )
-            facts, notes = costs.in_words(duration, measured, cpus)
-            self.findings.fact(DURATION, *facts)
-            self.findings.note(DURATION, *notes)
+            self.findings.fact(DURATION, *costs.duration_in_words(duration, measured, cpus))
 
     def _draw(self, env: TrainingEnvironment) -> None:
         """One picture, as run.py draws it: in another environment, unless there is but one device."""
@@ -501,15 +488,3 @@ def _sizes(agent: Any) -> tuple[int, int]:
 
 def _count(variable: Any) -> int:
     return int(np.prod(variable.shape, dtype=np.int64))
-
-
-def _check_hook(params: TrainParamsBase, name: str, argument: str) -> None:
-    """Raises:
-    UserError: It does not return what is called with `argument`.
-    """
-    returned = getattr(params, name)()
-    if not isinstance(returned, tuple | list):
-        raise UserError(f"{name} must return a list or tuple, found {shown(returned)}: () is none")
-    for observer in returned:
-        if not (callable(observer) or (name != "callbacks_ctor" and takers_of([observer]))):
-            raise UserError(f"{name}: each of them must be callable with {argument}, found {shown(observer)}")

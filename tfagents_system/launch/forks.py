@@ -1,16 +1,12 @@
 """Forks a run's processes from the one that checks, starts and supervises it.
 
 Importing TensorFlow and what is built on it takes 4 s of CPU time and 260 MB. The supervisor pays for it once; the
-trial of a user's code and all roles are forks of it, which share that memory. While a run trains, 540 MB are resident
-in it: 280 MB of libraries' files, 235 MB that its forks share, and 25 MB of its own.
-
-    run_script.sh ──exec──▶ supervisor ──fork──▶ trial, roles, roles that are restarted days later, programs of the end
+trial of a user's code and all roles, those that are restarted days later too, are forks of it and share that memory.
 
 A fork copies the calling thread alone, with the locks that other threads hold. So the supervisor never has a second
-thread, and never runs a TensorFlow operation, which would start some: `fork` refuses to go on otherwise. Seen with
+thread, and never runs a TensorFlow operation, which would start some: `fork_program` refuses otherwise. Seen with
 TensorFlow 2.15 and Reverb 0.14: their import leaves one thread if BLAS libraries have one (variables that must be set
-before NumPy is loaded, see toolkit_python.sh) and pyarrow, which pandas imports, is left out. A fork then takes 10 to
-20 ms, and TensorFlow, a Reverb server and clients work in it as in a program.
+before NumPy is loaded, see toolkit_python.sh) and pyarrow, which pandas imports, is left out.
 
 A fork inherits what its parent has open: flock, claims and the port belong to open files, and would be held by a role
 that outlives its supervisor. So it first closes all but the standard streams.
@@ -26,14 +22,13 @@ import importlib
 import os
 import pickle
 import signal
-import struct
 import sys
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with, in_callers_terms
 from tfagents_system.launch.python_path import folders_of_python_path
@@ -64,11 +59,10 @@ _STARTS_THREADS = "pyarrow"
 # BLAS libraries read these when they are loaded. A user's own values are kept under _OWN and are back after the import.
 _SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _OWN = "TFAGENTS_OWN_"
-# TensorFlow reads both when it is imported, for all that is forked later.
-_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+# TensorFlow reads the last two when it is imported, for all that is forked later.
+_FOR_IMPORT = dict.fromkeys(_SINGLE_THREADED, "1") | {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
 _POLL_SECS = 0.02
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
-_LENGTH = struct.Struct("=Q")
 
 _stderr = [2]  # The last one is the user's.
 _shown = dict[str, str]()  # This process's marks.
@@ -91,15 +85,28 @@ def import_all(look: Callable[[], None] = lambda: None) -> None:
     if all(module in sys.modules for module in _PRELOADED):
         return
     gc.disable()  # Imports leave no garbage, and looking for it takes a fifth of their time.
-    with _variables(dict.fromkeys(_SINGLE_THREADED, "1") | _TENSORFLOW), _left_out(_STARTS_THREADS):
+    before = {name: os.environ.get(name) for name in _FOR_IMPORT}
+    os.environ.update(_FOR_IMPORT)
+    sys.modules[_STARTS_THREADS] = None  # type: ignore[assignment]  # As if it were not installed.
+    try:
         for module in _PRELOADED:
             look()
             with _stderr_held_back():
                 importlib.import_module(module)
+    finally:
+        del sys.modules[_STARTS_THREADS]
+        _restore(before)
     require_one_thread()
     gc.collect()
     gc.freeze()  # Looking for garbage among these modules would copy their pages into every fork.
     gc.enable()
+
+
+def _restore(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
 
 
 def single_threaded(environ: Mapping[str, str]) -> dict[str, str]:
@@ -112,10 +119,7 @@ def restore_variables() -> None:
     """Gives variables that the exec has set for this process alone (toolkit_python.sh) their own values again."""
     _room()
     os.environ.pop(ROOM_VARIABLE, None)
-    for name in _SINGLE_THREADED:
-        os.environ.pop(name, None)
-        if (value := os.environ.pop(_OWN + name, None)) is not None:
-            os.environ[name] = value
+    _restore({name: os.environ.pop(_OWN + name, None) for name in _SINGLE_THREADED})
 
 
 def require_one_thread() -> None:
@@ -126,28 +130,6 @@ def require_one_thread() -> None:
     if len(threads) > 1:
         names = [Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in threads]
         raise RuntimeError(f"this process can't be forked, it has {len(threads)} threads: {', '.join(names)}")
-
-
-@contextlib.contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ[name] for name in values if name in os.environ}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            del os.environ[name]
-        os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _left_out(module: str) -> Iterator[None]:
-    """As if a package were not installed."""
-    sys.modules[module] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[module]
 
 
 @contextlib.contextmanager
@@ -375,20 +357,19 @@ def call(
         for pid in adopted():
             has_ended(pid)
 
-    told, offset = None, 0
+    told = None
     try:
-        with before_early_end(end):
+        # A description of its own: the fork's has another offset.
+        with before_early_end(end), open(f"/proc/self/fd/{messages}", "rb") as file:
             is_over = False
             while not (is_over or watch(told)):
                 is_over = process.poll() is not None  # First: what it has written is there then.
-                for kind, content, behind in _messages(messages, offset):
-                    offset = behind
-                    if kind == "told":
-                        told = content
-                    elif kind == "raised":
+                for kind, content in _complete(file):
+                    if kind == "raised":
                         raise content
-                    else:
+                    if kind == "returned":
                         return content
+                    told = content
                 time.sleep(_POLL_SECS)
             end()
         code = process.wait() or 0
@@ -400,9 +381,8 @@ def call(
 
 def _answer(function: Callable[[Callable[[Any], None]], Any], messages: int) -> int:
     def send(kind: str, content: Any) -> None:
-        text = pickle.dumps((kind, content))
         with open(messages, "wb", closefd=False) as file:
-            file.write(_LENGTH.pack(len(text)) + text)
+            pickle.dump((kind, content), file)
 
     try:
         send("returned", function(lambda content: send("told", content)))
@@ -411,25 +391,26 @@ def _answer(function: Callable[[Callable[[Any], None]], Any], messages: int) -> 
     return EXIT_DONE
 
 
-def _messages(descriptor: int, offset: int) -> Iterator[tuple[str, Any, int]]:
-    """The complete messages behind an offset, each with the offset of the next one.
+def _complete(file: BinaryIO) -> Iterator[tuple[str, Any]]:
+    """The further messages that are complete.
 
     They are in memory and in no pipe: a process that the fork has left may hold that open.
     """
-    while len(head := os.pread(descriptor, _LENGTH.size, offset)) == _LENGTH.size:
-        (size,) = _LENGTH.unpack(head)
-        if len(text := os.pread(descriptor, size, offset + _LENGTH.size)) < size:
+    while True:
+        begin = file.tell()
+        try:
+            yield pickle.load(file)
+        except (EOFError, pickle.UnpicklingError):
+            file.seek(begin)
             return
-        offset += _LENGTH.size + size
-        yield (*pickle.loads(text), offset)
 
 
 # Children that this process adopts.
 
 
-def become_subreaper() -> bool:
-    """From now on, descendants whose parent has ended become children of this process; whether the kernel agrees."""
-    return not ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def become_subreaper() -> None:
+    """From now on, descendants whose parent has ended become children of this process."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def has_ended(pid: int) -> bool:
@@ -447,12 +428,11 @@ class RoleStarter:
     """Starts the roles' processes as forks of this one, and adopts what they leave."""
 
     def __init__(self) -> None:
-        self._adopts = False  # Whether this process may have become the parent of processes that it did not start.
-        self._others: set[int] = set()  # Children that it has for another reason.
+        self._others: set[int] | None = None  # Children for another reason; None: it does not adopt yet.
 
     def adopt(self) -> None:
         """From now on, this process adopts what a role has started when its own parent has ended."""
-        self._adopts = become_subreaper()  # Else the mark of what has left a role's session must suffice.
+        become_subreaper()
         self._others = set(children(os.getpid())) - started_apart()
 
     def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> ForkedProcess:
@@ -484,7 +464,7 @@ class RoleStarter:
         Args:
           roles: Pids of the roles' processes.
         """
-        if not self._adopts:
+        if self._others is None:
             return set()
         return set(children(os.getpid())) - {*roles, *self._others, *started_apart()}
 

@@ -1,6 +1,6 @@
-"""Whether this machine has what a run needs: CPUs, a GPU, ports, packages, trackers, disk, memory.
+"""Whether this machine has what a run needs: CPUs, ports, a GPU, packages, trackers, folders. Nothing is written.
 
-None of the checks writes anything.
+Memory and disk follow from what the trial measures: see costs.py.
 """
 
 from __future__ import annotations
@@ -8,14 +8,11 @@ from __future__ import annotations
 import netrc
 import os
 import re
-import shutil
 import sys
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from tfagents_system.checks.findings import Findings
 from tfagents_system.launch import required_packages
@@ -26,25 +23,10 @@ from tfagents_system.machine.cpus import format_cpu_list
 from tfagents_system.machine.files import existing_ancestor
 from tfagents_system.machine.gpus import FOUND, gpu_of_trainer
 from tfagents_system.machine.installed import is_installed
-from tfagents_system.machine.processes import cgroups
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import COUNTS
 
-JOB_MB = "TFAGENTS_JOB_MB"  # MiB of the job that is being submitted; empty: unknown.
-# Memory, measured with Pendulum: a worker has 63 MiB of its own, of which the check sees all but this.
-_WORKER_BYTES = 10 * 2**20
-_OTHERS_BYTES = 600 * 2**20  # Replay server, trainer and supervisor.
-_TIGHT = 0.8
-_BEYOND = 10**6 * 2**30
-# Of a cgroup: its limit, its usage, and how the parts of that which can be reclaimed begin (in memory.stat).
-_CGROUP_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-_CGROUP_V2 = ("memory.max", "memory.current", "")
-# Of a run: the last two checkpoints and one being written, the best agent and one that is being evaluated.
-_AGENTS = 5
-_MODEL_BYTES = 2 * 2**20  # Of the SavedModel, beside the weights.
-_POLICY_CHECKPOINT_BYTES, _LOGS_BYTES = 50 * 2**10, 200 * 2**20
-_MLFLOW_SCHEMES = ("http", "https", "file", "sqlite", "mysql", "postgresql", "databricks")
-# A password before the host (also where the scheme is left out), a user of a web server, or a key in the query.
+# A password or a token before the host, or a key in the query. A database's user alone is no secret.
 _KEY_IN_ADDRESS = re.compile(
     r"^((https?|ftp)://)?[^/]*@|://[^/]*:[^/]*@|[?&;][^=]*(pass|pwd|token|secret|key)[^=]*=", re.IGNORECASE
 )
@@ -90,12 +72,6 @@ def _check_cpus(values: Mapping[str, Any], environ: Mapping[str, str], findings:
     return None
 
 
-def workers_here(values: Mapping[str, Any]) -> int:
-    """How many workers a start has on this machine, of all kinds."""
-    collectors = values.get("local_workers", values.get("num_collect_workers", 1))
-    return int(collectors + values.get("expert_workers", 0) + values.get("eval_workers", 0))
-
-
 def _check_gateway(values: Mapping[str, Any], findings: Findings) -> None:
     """Port, certificates and password for those who join from other machines."""
     from tfagents_system.transport import credentials
@@ -125,9 +101,6 @@ def check_gpu(environ: Mapping[str, str], findings: Findings) -> None:
     )
 
 
-# Packages.
-
-
 def check_packages(findings: Findings) -> None:
     """Notes versions outside of the ranges in pyproject.toml: nobody has tested them."""
     for package in required_packages.missing(dev=False):
@@ -136,21 +109,8 @@ def check_packages(findings: Findings) -> None:
     findings.fact("packages", f"Python {sys.version.split()[0]}, {count} required packages")
 
 
-def check_pins(folder: Path, findings: Findings) -> None:
-    """Whether packages have the versions that files beside the params pin with `==`."""
-    for file, requirement, version in required_packages.violated_pins(folder):
-        findings.error(
-            "packages",
-            f"{file} pins {requirement}, and {version} is installed: run `{sys.executable} -m pip install "
-            f"'{requirement}'`, or change the pin",
-        )
-
-
-# Trackers. Nobody is connected to.
-
-
 def check_tracking(values: Mapping[str, Any], environ: Mapping[str, str], findings: Findings) -> None:
-    """What would keep metrics from being sent: packages, keys, addresses."""
+    """What would keep metrics from being sent: packages, a key that lacks, one that logs would show."""
     wandb, uri, errors = values.get("wandb"), values.get("mlflow_uri"), list[str]()
     wanted = {"wandb": wandb and f"SAC_WANDB={wandb}", "mlflow": uri and "SAC_MLFLOW_URI"}
     for package, variable in wanted.items():
@@ -161,15 +121,11 @@ def check_tracking(values: Mapping[str, Any], environ: Mapping[str, str], findin
         errors.append(
             "SAC_WANDB=online needs a key: set WANDB_API_KEY, or run `wandb login`; SAC_WANDB=offline needs none"
         )
-    scheme, slashes, rest = (uri or "").partition("://")
     if uri and _KEY_IN_ADDRESS.search(uri):  # It is not shown: it would be in status files and logs.
         errors.append(
             "SAC_MLFLOW_URI must not hold a user, password or token, logs would show it: set MLFLOW_TRACKING_USERNAME "
             "and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN; for a database its own file, such as ~/.pgpass"
         )
-    elif uri and (re.split("[:+]", scheme)[0] not in _MLFLOW_SCHEMES or (slashes and not rest.strip("/"))):
-        words = f"SAC_MLFLOW_URI={uri} must be an address such as http://host:5000, sqlite:///FILE or file:FOLDER"
-        errors.append(words)
     findings.error("tracking", *errors)
 
 
@@ -181,9 +137,6 @@ def _has_wandb_key(environ: Mapping[str, str]) -> bool:
         return False
 
 
-# Folders and disk.
-
-
 def folder_fault(path: Path, variable: str) -> str | None:
     """Why a folder can't be made or written; None if it can."""
     ancestor, remedy = existing_ancestor(path), f"set {variable} to a folder that is yours"
@@ -191,141 +144,6 @@ def folder_fault(path: Path, variable: str) -> str | None:
         return f"{path} has a name of more than 255 bytes: shorten SAC_EXP_NAME or {variable}"
     if not ancestor.is_dir():
         return f"{path} can't be a folder, {ancestor} is none: {remedy}"
-    try:
-        flags = os.statvfs(ancestor).f_flag
-    except OSError as error:
-        return f"{ancestor} can't be looked at ({error.strerror}): {remedy}"
-    if flags & os.ST_RDONLY:
-        return f"{ancestor} is on a file system that is mounted read-only: mount it writable, or {remedy}"
-    if not os.access(ancestor, os.W_OK | os.X_OK):
+    if not os.access(ancestor, os.W_OK | os.X_OK):  # A disk that is mounted read-only is among these.
         return f"{ancestor} can't be written by this user: change its permissions, or {remedy}"
     return None
-
-
-def disk_of_run(agent_bytes: int, policy_bytes: int, checkpoints: int) -> int:
-    """Bytes of checkpoints, policies, metrics and logs at the end of a run."""
-    models = policy_bytes + _MODEL_BYTES
-    return _AGENTS * agent_bytes + models + (checkpoints + 2) * (policy_bytes + _POLICY_CHECKPOINT_BYTES) + _LOGS_BYTES
-
-
-def sizes(folder: Path) -> tuple[int, int]:
-    """(disk space that a folder's own files take, what they may come to take); nothing without a folder."""
-    try:
-        stats = [entry.stat() for entry in os.scandir(folder) if entry.is_file()]
-    except OSError:
-        stats = []
-    return sum(stat.st_blocks * 512 for stat in stats), sum(stat.st_size for stat in stats)
-
-
-def check_disk(findings: Findings, needed: Mapping[Path, tuple[str, int]]) -> None:
-    """Compares what is needed with what is free, once for each file system.
-
-    Args:
-      needed: What will be written, in words and bytes, by folder.
-    """
-    by_device: dict[int, list[Path]] = {}
-    for folder in needed:
-        by_device.setdefault(os.stat(existing_ancestor(folder)).st_dev, []).append(folder)
-    for folders in by_device.values():
-        free = shutil.disk_usage(existing_ancestor(folders[0])).free
-        total = sum(needed[folder][1] for folder in folders)
-        parts = " + ".join(f"{in_words(needed[folder][1])} {needed[folder][0]}" for folder in folders)
-        parts += f" in {', '.join(map(str, folders))}"
-        if total > free:
-            findings.error(
-                "disk",
-                f"a run needs {in_words(total)} of disk ({parts}), {in_words(free)} are free: lower buffer_size, free "
-                "space, or set SAC_LOGS_DIR or SAC_REPLAY_DIR to a larger disk",
-            )
-            continue
-        findings.fact("disk", f"{parts}; {in_words(free)} free")
-        if total > _TIGHT * free:
-            findings.note("disk", f"disk is tight: {in_words(total)} of {in_words(free)} will be used ({parts})")
-
-
-# Memory.
-
-
-def memory_of_job(environ: Mapping[str, str]) -> tuple[int, str] | None:
-    """As `available_memory`, for the job that is being submitted; None if there is none."""
-    if JOB_MB not in environ:
-        return None
-    if not environ[JOB_MB]:
-        return _BEYOND, "of memory, as the cluster has it,"
-    return int(environ[JOB_MB]) * 2**20, "of the job's memory"
-
-
-def available_memory(
-    membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
-) -> tuple[int, str]:
-    """(bytes that this job's processes may still take, what limits them): the machine or the tightest cgroup."""
-    limits = [(int(psutil.virtual_memory().available), "of this machine's memory")]
-    for is_v2, folders in cgroups("memory", membership, mounts):
-        left = [_left_in_cgroup(folder, *(_CGROUP_V2 if is_v2 else _CGROUP_V1)) for folder in folders]
-        limits += [(num_bytes, "under the cgroup's limit") for num_bytes in left if num_bytes is not None]
-    return min(limits)
-
-
-def _left_in_cgroup(folder: Path, limit: str, usage: str, prefix: str) -> int | None:
-    try:
-        most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
-        stat = (folder / "memory.stat").read_text()
-    except (OSError, ValueError):  # No such group, or `max`.
-        return None
-    # Cached files count as used, but can be reclaimed: those that were read again, too.
-    cached = re.findall(rf"^{prefix}(?:in)?active_file (\d+)$", stat, re.MULTILINE)
-    return max(0, most - used + sum(map(int, cached)))
-
-
-def check_memory(
-    findings: Findings,
-    num_workers: int,
-    own_bytes: int,
-    ring_bytes: int,
-    prior_bytes: int = 0,
-    *,
-    available: tuple[int, str] | None = None,
-) -> None:
-    """Compares the memory that the run's processes will take with what is available.
-
-    Args:
-      own_bytes: Memory of the user's own code in each of them, with one environment of a kind.
-      ring_bytes, prior_bytes: Of the replay ring and of that of prior data, which are in files: they should fit, but
-        need not.
-      available: As `available_memory` returns it, which is called if None.
-    """
-    free, limit = available or available_memory()
-    worker_bytes = _WORKER_BYTES + own_bytes
-    needed = num_workers * worker_bytes + _OTHERS_BYTES + own_bytes  # The trainer builds the user's networks, too.
-    what = (
-        f"about {in_words(needed)} for {num_workers} worker{'' if num_workers == 1 else 's'} of "
-        f"{in_words(worker_bytes)} and the other programs"
-    )
-    if needed > free:
-        findings.error(
-            "memory",
-            f"a run needs {what}, {in_words(free)} {limit} are available: lower SAC_NUM_COLLECT_WORKERS or "
-            "SAC_ENVS_PER_WORKER, or give it more memory (a job: --mem)",
-        )
-        return
-    findings.fact("memory", f"{what}; {in_words(free)} {limit} available")
-    if needed > _TIGHT * free:
-        findings.note("memory", f"memory is tight: {what}, {in_words(free)} {limit} are available")
-    elif needed + ring_bytes + prior_bytes > free:
-        prior = f" and the prior data of {in_words(prior_bytes)} do" if prior_bytes else " does"
-        findings.note(
-            "memory",
-            f"the replay buffer of {in_words(ring_bytes)}{prior} not fit into the {in_words(free - needed)} of memory "
-            "that are left: minibatches will be read from the disk, which is slower. A lower buffer_size helps",
-        )
-
-
-def in_words(num_bytes: int) -> str:
-    """`1.5 GiB`, of integers of any size: a user's may have hundreds of digits."""
-    if num_bytes >= _BEYOND:
-        return "more than 1,000,000 GiB"
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if num_bytes >= size:
-            tenths = num_bytes * 10 // size
-            return f"{tenths // 10:,}.{tenths % 10} {unit}" if tenths < 1000 else f"{tenths // 10:,} {unit}"
-    return f"{num_bytes} bytes"

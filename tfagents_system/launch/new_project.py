@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -108,15 +109,21 @@ def _files_for(environment: str, name: str) -> dict[str, str]:
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     import gymnasium
 
-    what, imports, call = "gymnasium.make", "import gymnasium", f'gymnasium.make("{environment}", **kwargs)'
+    module, _, own = environment.partition(":")
+    imports, call = "import gymnasium", f'gymnasium.make("{environment}", **kwargs)'
     try:
-        if own := _own_class(environment):
-            what = own.__name__
-            imports, call = f"from {own.__module__} import {what}", f"{what}(**kwargs)"
-        env: Any = own() if own else gymnasium.make(environment)
+        is_own = own.isidentifier() and inspect.isclass(getattr(importlib.import_module(module), own, None))
+        if is_own and own not in gymnasium.registry:
+            imports, call = f"from {module} import {own}", f"{own}(**kwargs)"
+            env: Any = getattr(sys.modules[module], own)()
+        else:
+            env = gymnasium.make(environment)
     except Exception as error:  # Of Gymnasium, of the environment's own packages, or of the user's code.
         text = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"--env={shown(environment)} must be an environment that {what} builds here: {text}") from None
+        raise UserError(
+            f"--env={shown(environment)} must be Gymnasium's name of an environment, or MODULE:CLASS, and can't be "
+            f"built here: {text}"
+        ) from None
     with contextlib.closing(env):
         kinds = {kind.__name__ for kind in type(env.action_space).__mro__}
         if not kinds & {"Box", *_DISCRETE}:
@@ -129,27 +136,6 @@ def _files_for(environment: str, name: str) -> dict[str, str]:
         "config.json": json.dumps({"horizon": int(limit or _HORIZON)}, indent=2) + "\n",
         "vars.sh": _VARS.format(name=name, horizon=horizon),
     }
-
-
-def _own_class(environment: str) -> type | None:
-    """The class of MODULE:CLASS; None of a name that Gymnasium knows, or must explain.
-
-    Raises:
-      ValueError: The module neither registers such an environment nor has such a class.
-      Exception: Of the user's module.
-    """
-    import gymnasium
-
-    module_name, colon, name = environment.partition(":")
-    if not colon:
-        return None
-    module = importlib.import_module(module_name)
-    if name in gymnasium.registry or not name.isidentifier():
-        return None
-    found = getattr(module, name, None)
-    if inspect.isclass(found):
-        return found
-    raise ValueError(f"{module_name} has no class {name} and registers no such environment (gymnasium.register)")
 
 
 if __name__ == "__main__":

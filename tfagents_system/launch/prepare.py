@@ -24,11 +24,10 @@ from tfagents_system.checks.findings import ERROR, FACT, Findings, counted
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with, in_callers_terms
-from tfagents_system.launch import forks, machine_checks
+from tfagents_system.launch import costs, forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.role_process import end_orphans
 from tfagents_system.launch.run_settings import (
     EDITS,
     FRESH,
@@ -39,7 +38,7 @@ from tfagents_system.launch.run_settings import (
     job_of,
     resolve,
 )
-from tfagents_system.launch.supervisor import supervise
+from tfagents_system.launch.supervisor import end_orphans, supervise
 from tfagents_system.launch.trial import Inspection, run_trial
 from tfagents_system.machine.files import fault_of_private, write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
@@ -51,13 +50,12 @@ from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.run_files.taken import find, split, taken_by
-from tfagents_system.settings.load_params import compute_config_of
+from tfagents_system.run_files.taken import Taken, find, split, taken_by
 from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variables import AGENT, TAKES, RunVariables, unknown_names
 
-_ENDING = (*STOP_SIGNALS, signal.SIGHUP)  # The last one: of a terminal that is closed.
 _NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
+_NOT_FOUND = ("ModuleNotFound", "ImportError", "FileNotFound")
 _NAMED_FILES = ("params", "config", "expert_policy", "env_python", "credentials_dir", "password_file")
 
 
@@ -68,41 +66,53 @@ class Preparation:
       environ: Usually os.environ, after the vars file was sourced.
       vars_file: For messages and relative paths.
       settings: What is overridden; by default what the environment says.
+      joins: Workers join a run: they have no run directory of their own to look at.
 
     Attributes:
       environ, values, overrides: As of RunSettings.
-      compute_config: The variables that say the run's size.
       paths: The run directory; None where the variables do not say it.
       copy: The copy of the folder of SAC_PARAMS that a run begins with; None: there is none.
       temporary: A folder for what is made for the run, such as the ring of prior data.
+      taken: What a run that begins takes of another one (SAC_FROM).
       lock: Of the run directory, which a start takes before all that takes time.
       moved_aside: Where the run is that was there before (`--fresh`), once it is moved.
     """
 
-    def __init__(self, environ: Mapping[str, str], vars_file: Path | None, settings: RunSettings | None = None) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        vars_file: Path | None,
+        settings: RunSettings | None = None,
+        *,
+        joins: bool = False,
+    ) -> None:
         settings = settings or resolve(environ, (), vars_file=vars_file, root=ROOT)
-        self.environ, self.overrides = settings.environ, settings.overrides
+        self.environ, self.overrides, self.values = settings.environ, settings.overrides, dict(settings.values)
         self.findings, self.inspection = Findings(), Inspection()
         self.plan: CpuPlan | None = None
         self.lock: RunLock | None = None
         self.moved_aside: Path | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="sac_start_", ignore_cleanup_errors=True)
         self.temporary = Path(self._temporary.name).resolve()
-        self.copy: Path | None = None  # Of the folder of SAC_PARAMS.
+        self.copy: Path | None = None
+        self.taken: Taken | None = None
         self._digests: dict[str, str] = {}
-        self._is_for_job = machine_checks.JOB_MB in self.environ  # Which will run on another machine.
-        self._vars_file = vars_file
-        self.values = dict(settings.values)
-        self.compute_config = compute_config_of({"seed": 0, **self.values})
+        self._is_for_job = costs.JOB_MB in self.environ  # Which will run on another machine.
+        self._vars_file, self._joins = vars_file, joins
         self.paths = RunPaths(self.values["exp_dir"]) if "exp_dir" in self.values else None
         findings, names = self.findings, sorted(name for name in self.environ if name.startswith("SAC_"))
-        findings.error("variables", *settings.faults, *self._misplaced())
+        findings.error("variables", *settings.faults)
+        of_joining = {"SAC_SERVER": self.values.get("server"), "SAC_WORKER_ROLE": self.values.get("worker_role")}
+        for name, value in of_joining.items():
+            if not joins and value not in (None, COLLECT):
+                words = f"{name}={value} is for workers that join: unset it here, or join a run with sac join"
+                findings.error("variables", words)
         findings.fact("variables", f"{len(names)} set, with {self._vars_file or 'the environment'}")
         if unknown := unknown_names(names):
             findings.note(
                 "variables",
-                f"{', '.join(unknown)}: no variable of the toolkit is called so, only your own files may read "
-                f"{'it' if len(unknown) == 1 else 'them'} (docs/reference/variables.md)",
+                f"{', '.join(unknown)}: not variables of the toolkit, only your own files may read them "
+                "(docs/reference/variables.md)",
             )
         findings.error("settings", *settings.findings)
         findings.note("settings", *settings.notes)
@@ -131,14 +141,13 @@ class Preparation:
         heartbeat = self.lock.touch if self.lock is not None else lambda: None
         with LongWork("checks", by_looks=heartbeat) as work:
             work.doing = "the machine"
-            self._check_directories(starts)
-            self._check_source()
+            if not self._joins:
+                self._check_directories(starts)
+                self._check_source()
             has_directory = not any(self.findings.texts(ERROR, where) for where in ("run directory", "another run"))
             if not self._is_for_job:
                 self.plan = machine_checks.check_machine(self.values, self.environ, self.findings)
             machine_checks.check_packages(self.findings)
-            if "params" in self.values and "env_python" not in self.values:
-                machine_checks.check_pins(self.values["params"].parent, self.findings)
             if has_directory and self._is_let_in():
                 work.doing = "the files beside the params"
                 self._look_at_files()
@@ -153,19 +162,15 @@ class Preparation:
         is_elsewhere = not values.get("local_trainer", True) or {"server", "trainer_server"} & values.keys()
         plan = self.plan if render and not (is_elsewhere or values.get("train_gpus")) else None
         self.inspection = run_trial(self, environ, work, render=render, plan=plan, in_fork=in_fork)
-        found = self.inspection.findings
         if self.copy is not None:
-            folder = values["params"].parent
-            found.replace(str(self.copy), str(folder))
-            if any(
-                error in text for text in found.errors for error in ("ModuleNotFound", "ImportError", "FileNotFound")
-            ):
-                found.note(
-                    "params folder",
-                    f"the run has a copy of {folder} and runs it: what is outside of that folder is not found by a "
-                    "path that is relative to a file in it. Give an absolute one",
+            findings, folder = self.inspection.findings, values["params"].parent
+            findings.replace(str(self.copy), str(folder))
+            if any(error in text for text in findings.errors for error in _NOT_FOUND):
+                words = (
+                    f"the run has a copy of {folder}: a relative path to what is elsewhere fails. Give an absolute one"
                 )
-        self.findings.extend(found)
+                findings.note("params folder", words)
+        self.findings.extend(self.inspection.findings)
 
     def close(self) -> None:
         """Removes what only the checks needed, and gives the run directory back unless the lock was taken over."""
@@ -179,31 +184,14 @@ class Preparation:
             return []
         return [f"what was in {self.paths.exp_dir} is in {self.moved_aside} now"]
 
-    # What joining workers have otherwise.
-
-    def _misplaced(self) -> list[str]:
-        """Variables that are not meant for this program."""
-        names = {"SAC_SERVER": self.values.get("server"), "SAC_WORKER_ROLE": self.values.get("worker_role")}
-        return [
-            f"{name}={value} is for workers that join: unset it here, or join a run with sac join"
-            for name, value in names.items()
-            if value not in (None, COLLECT)
-        ]
-
-    def _gateway(self) -> tuple[str, Path, Path | None] | None:
-        """Address, credentials and password file of a trainer that is elsewhere than its replay server."""
-        values = self.values
-        if not {"trainer_server", "credentials_dir"} <= values.keys():
-            return None
-        return values["trainer_server"], values["credentials_dir"], values.get("password_file")
-
     def _is_let_in(self) -> bool:
         """Whether no gateway refuses this start, such as for a wrong password: told before anything slow."""
-        if (gateway := self._gateway()) is None or self._is_for_job:
+        server = self.values.get("server") or self.values.get("trainer_server")
+        if not server or "credentials_dir" not in self.values or self._is_for_job:
             return True
         from tfagents_system.transport.tunnel import NAME, refusals
 
-        refused = refusals(*gateway)
+        refused = refusals(server, self.values["credentials_dir"], self.values.get("password_file"))
         self.findings.error(NAME, *refused)
         return not refused
 
@@ -229,6 +217,7 @@ class Preparation:
         return None if self.edits == FRESH else self.paths
 
     def _check_directories(self, starts: bool) -> None:
+        """Whether the run directory can be written, is not another run's, and nobody trains there."""
         if (paths := self.paths) is None:
             return
         if fault := self._fault_of_directory(paths):
@@ -268,7 +257,7 @@ class Preparation:
     def _check_source(self) -> None:
         """Whether the run that SAC_FROM names is there: a misspelt one is told before TensorFlow is imported."""
         source, take = self.values.get("from_"), self.values.get("take", AGENT)
-        if (paths := self.paths) is None or "server" in self.values:
+        if (paths := self.paths) is None:
             return
         with self.findings.catching("another run"):
             if source is None:
@@ -289,8 +278,9 @@ class Preparation:
                     f"SAC_FROM={source} SAC_TAKE={take} is for a run that begins, and {paths.exp_dir} began with "
                     f"{what}: choose another SAC_EXP_NAME, start over with {option('fresh')}, or leave it out"
                 )
-            if (taken := find(str(source), take)).has_rows:
-                ring_folder(Path(taken.run))
+            self.taken = find(str(source), take)
+            if self.taken.has_rows:
+                ring_folder(Path(self.taken.run))
 
     # The user's files.
 
@@ -353,7 +343,7 @@ class Preparation:
 
     def files(self) -> Inputs:
         """The user's files, for the run."""
-        params, taken = self.values["params"], self.inspection.taken
+        params, taken = self.values["params"], self.taken
         if taken is not None and self.moved_aside is not None and self.paths is not None:
             is_own = Path(taken.run).resolve() == self.paths.exp_dir.resolve()
             taken = taken.from_aside(self.moved_aside) if is_own else taken
@@ -426,7 +416,11 @@ def prepare_and_hold(preparation: Preparation, *, in_fork: bool) -> tuple[RunVar
 
 
 def _write_run(preparation: Preparation) -> bool:
-    """Writes the run directory; returns whether the run is not finished."""
+    """Writes the run directory; returns whether the run is not finished.
+
+    Raises:
+      UserError: With all findings; or another start, on another machine, has taken the lock over meanwhile.
+    """
     variables, inspection, lock = preparation.variables(), preparation.inspection, preparation.lock
     assert lock is not None and preparation.plan is not None
     assert inspection.num_iter is not None and inspection.specs is not None
@@ -434,7 +428,16 @@ def _write_run(preparation: Preparation) -> bool:
         if note not in preparation.plan.notes:  # Those are printed below the plan.
             print(f"note: {note}")
     paths = RunPaths(variables.exp_dir)
-    _begin_in(paths, lock, preparation)
+    if not lock.is_own():
+        raise UserError(f"the run directory {paths.exp_dir} was taken over by {lock.describe_owner()}: start again")
+    if preparation.edits == FRESH and (paths.run_json.exists() or run_inputs.strays(paths)):
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGHUP))
+        try:
+            preparation.moved_aside = run_inputs.move_aside(paths)
+            print(*preparation.was_done())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        lock.acquire()  # Of the new directory; another start that takes it first sees that it is another one.
     uses_copies = run_directory.has_begun(paths)
     changes = run_directory.changes(paths, preparation.overrides, variables)
     overrides = dataclasses.replace(preparation.overrides, defaults=inspection.defaults)
@@ -454,24 +457,6 @@ def _write_run(preparation: Preparation) -> bool:
         for fact in preparation.findings.texts(FACT, name):
             print(f"{name}: {fact}")
     return True
-
-
-def _begin_in(paths: RunPaths, lock: RunLock, preparation: Preparation) -> None:
-    """For the holder of the lock: with --fresh the directory is a new one.
-
-    Raises:
-      UserError: Another start, on another machine, has taken the lock over meanwhile.
-    """
-    if not lock.is_own():
-        raise UserError(f"the run directory {paths.exp_dir} was taken over by {lock.describe_owner()}: start again")
-    if preparation.edits == FRESH and (paths.run_json.exists() or run_inputs.strays(paths)):
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-        try:
-            preparation.moved_aside = run_inputs.move_aside(paths)
-            print(*preparation.was_done())
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        lock.acquire()  # Of the new directory; another start that takes it first sees that it is another one.
 
 
 def tell_finished(name: str, paths: RunPaths) -> None:

@@ -1,13 +1,19 @@
-"""Where the programs of a run find their modules."""
+"""The environment of a run's programs: where they find their modules, and what the vars file says."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from tfagents_system.errors import UserError
+
 LAUNCHERS = Path(__file__).resolve().parent  # Of run_script.sh and the other shell scripts.
 ROOT = LAUNCHERS.parents[1]
+_ALLOW_LOGIN = "SAC_ALLOW_LOGIN"
+# The file's output is no variable, and the folder that it changes to is not the run's.
+_SCRIPT = 'tfagents_pwd=$PWD; set -ae +u; source "$1" >&2; cd "$tfagents_pwd"; env -0'
 
 
 def folders_of_python_path(environ: Mapping[str, str]) -> list[str]:
@@ -18,3 +24,43 @@ def folders_of_python_path(environ: Mapping[str, str]) -> list[str]:
 def run_python_path(environ: Mapping[str, str], *last: str) -> str:
     """PYTHONPATH of a run's programs: the repository first, then its existing entries, then `last`; each once."""
     return os.pathsep.join(dict.fromkeys([str(ROOT), *folders_of_python_path(environ), *last]))
+
+
+def read_vars_file(path: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment after the vars file was sourced, as run_script.sh does it.
+
+    Raises:
+      UserError: The file is missing or fails.
+    """
+    if not path.is_file():
+        raise UserError(f"vars file {path} is missing: give the path of a file such as training_variables.sh")
+    command = ["bash", "-c", _SCRIPT, "vars", str(path.resolve())]
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=dict(environ), check=False)
+    if done.returncode or not done.stdout:  # No output: it has called `exit`.
+        raise UserError(f"vars file {path} fails: see above (a file that calls exit says nothing), and correct it")
+    entries = done.stdout.decode(errors="surrogateescape").split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+def run_environ(sourced: Mapping[str, str]) -> dict[str, str]:
+    """The environment as run_script.sh completes it after the vars file was sourced; without GPUs."""
+    own = {"PYTHONPATH": run_python_path(sourced, os.getcwd()), "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+    return {**sourced, **own}
+
+
+def refuse_login_node(vars_file: Path, remedy: str) -> None:
+    """Refuses unless the vars file, or the environment, allows it.
+
+    Args:
+      remedy: What to do instead.
+
+    Raises:
+      UserError: This is a login node.
+    """
+    environ = read_vars_file(vars_file)
+    command = ["bash", "-c", 'source "$0" && is_login_node', str(LAUNCHERS / "login_node.sh")]
+    if environ.get(_ALLOW_LOGIN) == "1" or subprocess.run(command, env=environ, check=False).returncode:
+        return
+    raise UserError(
+        f"this machine submits to a SLURM cluster, and this is no job: {remedy}, or set {_ALLOW_LOGIN}=1 to train here"
+    )

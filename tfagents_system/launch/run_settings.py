@@ -77,15 +77,14 @@ def resolve(
     settings, findings = parse_assignments(assignments)
     # --set may name the grid, or remove it. That is of this start: what the run keeps are the settings from there.
     environ = {**environ, **{setting.name: str(setting.value) for setting in settings if setting.name == GRID}}
-    settings = [setting for setting in settings if setting.name != GRID]
-    own: list[Setting] = []
+    of_task: list[Setting] = []
     try:
-        own = _grid_settings(environ, vars_file, root)
-        settings += own
+        of_task = _grid_settings(environ, vars_file, root)
     except UserError as error:
         findings += error.findings
-    overrides, found = Overrides.from_settings(settings, environ)
-    findings += found
+    settings = [setting for setting in settings if setting.name != GRID] + of_task
+    overrides, faults_of_settings = Overrides.from_settings(settings, environ)
+    findings += faults_of_settings
     values, _ = read_variables({**environ, **overrides.variables}, vars_file=vars_file, root=root)
     run = RunPaths(values["exp_dir"]) if "exp_dir" in values else None
     joins, began = "server" in values, None
@@ -95,15 +94,17 @@ def resolve(
         before = None if edits == FRESH else run
         if before is not None and not joins and run_directory.has_begun(before):
             began = Settings.read(before.run_json).variables
-            findings += run_directory.faults_of_task(before, own, environ)
-        overrides, found = run_directory.overrides_of_run(before, overrides, joins=joins)
-        findings += found
+            findings += run_directory.faults_of_task(before, of_task, environ)
+        overrides, faults_of_settings = run_directory.overrides_of_run(before, overrides, joins=joins)
+        findings += faults_of_settings
     except UserError as error:
         findings += error.findings
     resolved = {**environ, **overrides.variables}
     resolved |= _counts(values, resolved, began)
-    if (seed := _seed_of_task(resolved, overrides)) is not None:
-        resolved[SEED] = seed
+    seed, task = resolved.get(SEED, "").strip() or "0", task_of(resolved)
+    has_own_seed = SEED in overrides.variables or resolved.get(GRID, "").strip()
+    if not has_own_seed and seed.isdecimal() and task.isdecimal():  # Tasks without a grid differ in their seed alone.
+        resolved[SEED] = str(int(seed) + int(task))
     notes = _keep_fixed(resolved, overrides, began)
     values, faults = read_variables(resolved, vars_file=vars_file, root=root)
     return RunSettings(resolved, values, tuple(faults), overrides, tuple(findings), notes)
@@ -147,10 +148,8 @@ def _counts(values: Mapping[str, Any], given: Mapping[str, str], began: RunVaria
     if all(given.get(name, "").strip() not in ("", "auto") for name in COUNTS.values()):
         return {}
     if began is not None and has_automatic_workers(given):
-        workers = began.num_collect_workers
-        needs_more = workers > values.get("num_collect_workers", 0)
-        values = {**values, "share_cpus": values.get("share_cpus", needs_more) or needs_more}
-        values |= {"num_collect_workers": workers}
+        share = values.get("share_cpus", False) or began.num_collect_workers > values.get("num_collect_workers", 0)
+        values = {**values, "num_collect_workers": began.num_collect_workers, "share_cpus": share}
     return counts_of_start(values)
 
 
@@ -189,11 +188,3 @@ def _grid_settings(environ: Mapping[str, str], vars_file: Path | None, root: Pat
     except UserError as error:
         raise UserError(*(f"{GRID}={path}, {TASK}={task}: {finding}" for finding in error.findings)) from None
     return [Setting(name, value, f"task {task} of {path}") for name, value in settings.items()]
-
-
-def _seed_of_task(environ: Mapping[str, str], overrides: Overrides) -> str | None:
-    """SAC_SEED + task: tasks of an array without a grid differ only in their seed."""
-    seed, task = environ.get(SEED, "").strip() or "0", task_of(environ)
-    if environ.get(GRID, "").strip() or SEED in overrides.variables or not (seed.isdecimal() and task.isdecimal()):
-        return None
-    return str(int(seed) + int(task))

@@ -1,16 +1,22 @@
-"""What a run's supervisor reports: status.json, the live view, and the lines at the end."""
+"""What a run's supervisor reports: status.json, the live view, the lines at the end, and a finished run's results."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.role_process import RoleProcess
+from tfagents_system.launch.forks import RoleStarter
+from tfagents_system.machine.files import read_json
+from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
+from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.run_model import how_far
 from tfagents_system.report.status import (
     FaultTally,
@@ -25,9 +31,16 @@ from tfagents_system.report.status import (
 from tfagents_system.report.terminal import ProgressView
 from tfagents_system.run_files.heartbeat import BEAT_SECS, STALE_SECS, read_heartbeat, read_status
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
+from tfagents_system.settings.resolved import read_run
 from tfagents_system.settings.variables import RunVariables
 
+if TYPE_CHECKING:
+    from tfagents_system.launch.supervisor import RoleProcess
+
 _VIEW_SECS = 1.0
+_DEADLINE_SECS, _VIDEO_DEADLINE_SECS = 120.0, 600.0
+_END_SECS = 30.0  # From SIGTERM to SIGKILL, unless the user insists: a device is told to wait.
+_TRACKER = "tfagents_system.report.tracking"
 
 
 class RunStatus:
@@ -37,6 +50,7 @@ class RunStatus:
       state: `starting`, `running`, `done`, `stopped` or `failed`.
       exit_code: None while the run continues.
       view: The live view.
+      is_ours: False once another start has taken the run directory over: nothing is written there any more.
     """
 
     def __init__(
@@ -57,6 +71,7 @@ class RunStatus:
         self._view_due = self._status_due = 0.0
         self.state, self.message = "starting", ""
         self.exit_code: int | None = None
+        self.is_ours = True
 
     def tell(self, state: str, message: str) -> None:
         """Sets a new state, which is shown and written at once."""
@@ -67,7 +82,7 @@ class RunStatus:
     def show(self) -> None:
         """Shows it when that is due, and writes it no more often than heartbeats."""
         now = time.monotonic()
-        if now < self._view_due:
+        if now < self._view_due or not self.is_ours:
             return
         self._view_due = now + _VIEW_SECS
         status = self.to_json()
@@ -154,6 +169,109 @@ def _result_lines(which: str, status: dict[str, Any]) -> list[str]:
         earlier = f" by this start; of evaluations before it: {', '.join(results)}" if results else ""
         return [f"final training return: {format_number(train_return)} (nothing was evaluated{earlier})"]
     return [f"{which} evaluation: {', '.join(results)}"] if results else []
+
+
+def write_results(
+    paths: RunPaths,
+    starter: RoleStarter,
+    *,
+    cpus: Sequence[int],
+    environ: Mapping[str, str],
+    stop: StopFlag,
+    report: bool = True,
+    tracking: bool = False,
+) -> list[str]:
+    """Draws the learning curve, plays the best policy for one episode and writes the report, on the trainer's CPUs.
+
+    Args:
+      starter: Starts the programs that do it.
+      cpus: Where to do it; empty: any.
+      environ: Of these programs.
+      report: SAC_REPORT: all but the metrics.
+      tracking: Whether the rest of the metrics is sent to a tracker.
+
+    Returns:
+      Lines for the user: where the plot, the video, the report and the policy are, or why there is none.
+    """
+    run, checkpoint = str(paths.exp_dir), "latest" if read_json(paths.best_json) is None else "best"
+    play = ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", run]
+    play += ["--num_episodes", "1", "--checkpoint", checkpoint, "--seed", str(read_run(paths.run_json).get("seed", 0))]
+    programs = [  # In this order: the video is in the report.
+        ("plot", "drawing the learning curve", "tfagents_system.report.plots", [run]),
+        ("video", "playing one episode of the trained policy for a video", "tfagents_system.run", play),
+        ("report", "writing the report", "tfagents_system.report.page", [run]),
+    ]
+    programs = [*(programs if report else []), *([("track", "sending metrics", _TRACKER, [run])] if tracking else [])]
+    lines = []
+    for name, doing, module, arguments in programs:
+        log = paths.log(name)
+        try:
+            say(doing)
+            problem = _run(starter, module, arguments, cpus, environ, log, stop)
+            result = _result_of(name, paths, log) if problem is None else ""
+        except OSError as error:  # A full or read-only disk, no process left.
+            problem = f"{error.filename or log}: {error.strerror or error}"
+        if problem is None:
+            lines.append(f"{name + ':':<7} {result}")
+        elif name == "track":
+            lines.append(f"note: not all metrics were sent, {problem}; this does: python -m {module} {run}")
+        else:
+            lines.append(f"note: no {name}: {problem}")
+    return [*lines, f"policy: {paths.policies / 'greedy_policy'}"]
+
+
+def _result_of(name: str, paths: RunPaths, log: Path) -> str:
+    """Where the result of a program is, once it has succeeded; of the tracker its last line."""
+    if name == "video":
+        videos = sorted(paths.videos.glob("*.mp4"), key=lambda path: path.stat().st_mtime)
+        return str(videos[-1] if videos else paths.videos)
+    if name == "track":
+        return log.read_text(encoding="utf-8").splitlines()[-1]
+    return str(paths.learning_curve if name == "plot" else paths.report)
+
+
+def _run(
+    starter: RoleStarter,
+    module: str,
+    arguments: Sequence[str],
+    cpus: Sequence[int],
+    environ: Mapping[str, str],
+    log: Path,
+    stop: StopFlag,
+) -> str | None:
+    """Runs a program that may fail, take too long, or be cut short by a stop signal.
+
+    Returns:
+      None when it succeeded, else why it did not, with the last line that it wrote.
+
+    Raises:
+      OSError: It can't be started, or its log can't be read.
+    """
+    if stop.is_set():
+        return "stopped by a signal"
+    start = log.stat().st_size if log.exists() else 0
+    process = starter.start_module(module, arguments, cpus, environ, log)
+    deadline_secs = _VIDEO_DEADLINE_SECS if module == "tfagents_system.run" else _DEADLINE_SECS
+    wait_until(lambda: process.poll() is not None or stop.wait(0.1), deadline_secs)
+    if is_late := process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: process.poll() is not None or stop.count > 1, _END_SECS)
+        process.kill()
+        wait_until(lambda: process.poll() is not None, KILL_SECS)
+    kill_session(process.pid)
+    if is_late:
+        return "stopped by a signal" if stop.is_set() else f"it took more than {deadline_secs:g} s (log in {log})"
+    if process.returncode == 0:
+        return None
+    written = log.read_bytes()[start:].decode(errors="replace")
+    lines = [line.strip() for line in written.splitlines() if line.strip()] or [f"exit code {process.returncode}"]
+    return f"{lines[-1].removeprefix('error: ')} (log in {log})"
+
+
+def say(text: str) -> None:
+    """Prints a line or more: a closed terminal or a full disk behind the output is no reason to end a run."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
 
 
 def or_why_not(lines: Callable[[], list[str]]) -> list[str]:

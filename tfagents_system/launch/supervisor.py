@@ -1,7 +1,8 @@
-"""Holds what a prepared run needs (its lock, CPUs, port), starts its roles, restarts what dies, and stops all.
+"""Starts a prepared run's roles, restarts those that die, and stops all of them in order.
 
-`Rules` decide what a role's end means, in which order roles stop and what is reported in the end; those of a run are
-`RunRules`, those of workers that have joined one are in cluster/join.py.
+A `RoleProcess` is started, and started again, by `poll`. `Rules` decide what a role's end means, in which order roles
+stop and what is reported in the end; those of a run are `RunRules`, those of workers that have joined one are in
+cluster/join.py. The `Supervisor` looks at all roles five times a second and holds the run's lock, CPUs and port.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import datetime
 import errno
 import functools
 import os
+import re
 import resource
+import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.errors import (
     EXIT_BAD_INPUT,
@@ -27,22 +31,22 @@ from tfagents_system.errors import (
     EXIT_RESUMABLE,
     UserError,
 )
-from tfagents_system.launch import wrap_up
+from tfagents_system.launch import run_status
 from tfagents_system.launch.cpus import CpuPlan, plan_for
-from tfagents_system.launch.forks import RoleStarter
+from tfagents_system.launch.forks import MARK_VARIABLE, ForkedProcess, RoleStarter
 from tfagents_system.launch.python_path import run_python_path
-from tfagents_system.launch.role_process import RoleProcess, end_what_is_left, kill_roles
-from tfagents_system.launch.run_status import RunStatus, or_why_not
+from tfagents_system.launch.run_status import RunStatus, or_why_not, say
 from tfagents_system.machine import processes, watchdog
 from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.gpus import gpu_of_trainer
-from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag
+from tfagents_system.machine.processes import processes_of_run
+from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag, role_stop_signal
 from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.report.tracking import is_tracked, keep_tracked
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import STALE_SECS, read_heartbeat
-from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
+from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import (
     DISPENSABLE,
     GATEWAY,
@@ -55,6 +59,14 @@ from tfagents_system.run_files.run_paths import (
 )
 from tfagents_system.settings.variables import RunVariables
 
+_FIRST_BACKOFF_SECS = 1.0
+_MAX_BACKOFF_SECS = 30.0
+_HEALTHY_SECS = 600.0
+_ORPHANS_POLL_SECS = 0.2
+_SHOWN_LINES = 15
+_SHOWN_BYTES = 64 * 1024
+_LAST_WORDS_CHARS = 200
+_SAYS_WHY = re.compile(r"error: |[A-Za-z_][\w.]*(Error|Exception)(: |$)")
 # Open files: the replay server has 28 with 2 workers and 32 with 8, all others fewer.
 _FILES, _FILES_A_WORKER = 64, 4
 _PLAN_TRIES = 5
@@ -67,6 +79,231 @@ _ALL_WORKERS_GONE_SECS = 120.0
 _WORKERS_SHARE, _REPLAY_SHARE, _REPLAY_SECS = 0.5, 0.25, 10.0
 _BY_SIGKILL = " (by somebody, or by the kernel for lack of memory)"
 _TRACKER_SECS = 5.0  # Nobody's experience or updates wait for what it sends.
+
+
+class RoleProcess:
+    """A role that `poll` starts, and starts again when it has died and a restart is due.
+
+    Args:
+      name: Such as `worker_0`.
+      start: Starts its process, with the role's environment and log.
+      max_restarts: Number of failures in a row after which it is given up.
+
+    Attributes:
+      starts: How often its process was started.
+      failures: Failures in a row; a role that was alive for ten minutes starts from 0.
+      exit_code: Of the last process that ended, None before; negative: the signal that ended it.
+      failed_with: How the last failure ended it, with its last words; empty before the first one.
+      has_worked: Whether a worker's process that has ended had taken a step.
+      mark: NAME=VALUE in the environment of the newest process, and of no other role or start.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[Mapping[str, str], Path], ForkedProcess],
+        environ: Mapping[str, str],
+        log: Path,
+        max_restarts: int,
+    ) -> None:
+        self.name = name
+        self.environ = dict(environ)
+        self.starts = self.failures = 0
+        self.exit_code: int | None = None
+        self.given_up = False
+        self.given_up_because = self.failed_with = self.mark = ""
+        self.has_worked = False
+        self._pid: int | None = None
+        self._start_process = start
+        self._log = log
+        self._log_start = 0
+        self._max_restarts = max_restarts
+        self._process: ForkedProcess | None = None
+        self._session: int | None = None
+        self._started_at = 0.0
+        self._start_at: float | None = 0.0
+        self._start_error: OSError | None = None
+
+    def poll(self) -> int | None:
+        """Starts it when that is due.
+
+        Returns:
+          The exit code, once, when the process has ended or could not be started; `end_what_is_left` comes then.
+        """
+        if self._process is None:
+            is_due = self._start_at is not None and time.monotonic() >= self._start_at
+            return self._start() if is_due else None
+        code = self._process.poll()
+        if code is not None:
+            self.exit_code, self._process = code, None
+        return code
+
+    def _start(self) -> int | None:
+        self.starts += 1
+        self._start_at = self._start_error = self.exit_code = None
+        self._started_at = time.monotonic()
+        with contextlib.suppress(OSError):
+            self._log_start = self._log.stat().st_size
+        value = f"{self.name}.{secrets.token_hex(8)}"
+        self.mark = f"{MARK_VARIABLE}={value}"
+        try:
+            self._process = self._start_process(self.environ | {MARK_VARIABLE: value}, self._log)
+        except OSError as error:  # Out of file descriptors, processes, memory or disk: that may pass.
+            self._start_error, self.exit_code = error, EXIT_FAILED
+            return EXIT_FAILED
+        self._session = self._pid = self._process.pid
+        return None
+
+    @property
+    def restarts(self) -> int:
+        return max(0, self.starts - 1)
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the process whose exit code has not been taken yet."""
+        return self._process.pid if self._process is not None else None
+
+    def is_of_newest(self, beat: Mapping[str, Any]) -> bool:
+        """Whether a heartbeat is the newest process's, not an earlier one's."""
+        return beat.get("pid", self._pid) == self._pid
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it does not run and will not be started again."""
+        return self._process is None and self._start_at is None
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether it has ended as it was told to, and will not be started again."""
+        code = self.exit_code if self._process is None else self._process.poll()
+        return code in (EXIT_RESUMABLE, -role_stop_signal()) and self._start_at is None
+
+    def restart_later(self, *, blameless: bool = False) -> float | None:
+        """Schedules a restart of a process that has ended.
+
+        Args:
+          blameless: That does not count as a failure.
+
+        Returns:
+          Seconds until then, None if it is given up.
+        """
+        if blameless or time.monotonic() - self._started_at > _HEALTHY_SECS:
+            self.failures = 0
+        self.failures += not blameless
+        if self.failures > self._max_restarts:
+            self.given_up = True
+            return None
+        delay_secs = min(_MAX_BACKOFF_SECS, _FIRST_BACKOFF_SECS * 2.0 ** min(max(0, self.failures - 1), 10))
+        self._start_at = time.monotonic() + delay_secs
+        return delay_secs
+
+    def restart_now(self) -> None:
+        """Kills the process and starts another one with the next `poll`: not a failure of its own."""
+        kill_roles([self])
+        self._start_at = time.monotonic()
+
+    def terminate(self) -> None:
+        """Asks the process to save and end; cancels a start that was due."""
+        self._start_at = None
+        if self._process is not None:
+            self._process.send_signal(role_stop_signal())
+
+    def tell_stuck(self, pids: Sequence[int]) -> None:
+        """Tells of processes that SIGKILL has not ended."""
+        say(f"note: {self.log_line(processes.describe_stuck(self.name, pids))}")
+
+    # Its log.
+
+    def log_line(self, text: str) -> str:
+        """Appends a supervisor's line to the role's log, if that can be written; returns `text`."""
+        now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        self.log_text(f"{now} supervisor: {text}")
+        return text
+
+    def log_text(self, text: str) -> None:
+        """Appends lines to the role's log, if that can be written."""
+        with contextlib.suppress(OSError), open(self._log, "ab") as log:
+            log.write(f"{text}\n".encode())
+
+    def last_lines(self) -> list[str]:
+        """The last lines that the process wrote since its start, or why it could not be started."""
+        if self._start_error is not None:
+            return [f"it can't be started: {self._start_error}"]
+        try:
+            with open(self._log, "rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(self._log_start, size - _SHOWN_BYTES))
+                text = log.read().decode(errors="replace")
+        except OSError:
+            return []
+        return [line for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
+
+    def error_lines(self) -> list[str]:
+        """Why it refused: its lines that start with `error:`, or its last ones if there are none."""
+        lines = self.last_lines()
+        return [line for line in lines if line.startswith("error:")] or lines
+
+    def last_words(self) -> str:
+        """` (ValueError: ...)`, the last line of its log, if there is one.
+
+        Of a program that failed it is the last that says why: what is printed at its exit comes behind an exception.
+        """
+        lines = self.last_lines()
+        says_why = [line for line in lines if _SAYS_WHY.match(line)] if self.exit_code == EXIT_FAILED else []
+        return f" ({(says_why or lines)[-1].strip()[:_LAST_WORDS_CHARS]})" if lines else ""
+
+
+def kill_roles(roles: Sequence[RoleProcess]) -> None:
+    """Ends roles, everything in their sessions and all that has their marks, at once, with one wait for all of them."""
+    for role in roles:
+        role._start_at = None
+        if role._process is not None:
+            role._process.kill()
+    deadline = time.monotonic() + processes.KILL_SECS
+    for role in roles:
+        process, role._process = role._process, None
+        if process is None:
+            continue
+        if not processes.wait_until(lambda: process.poll() is not None, deadline - time.monotonic()):  # noqa: B023
+            role.tell_stuck([process.pid])
+        role.exit_code = -signal.SIGKILL if process.returncode is None else process.returncode
+    end_what_is_left(roles)
+
+
+def end_what_is_left(roles: Collection[RoleProcess]) -> None:
+    """Ends what roles that have ended left behind, in their sessions or in others with their marks, with one wait."""
+    begun = {role._session: role for role in roles if role._session is not None}
+    if not begun:
+        return
+    processes.kill_session(*begun)
+    if stuck := processes.end_marked([role.mark for role in begun.values()]):
+        next(iter(begun.values())).tell_stuck(stuck)
+    for role in begun.values():
+        role._session = None
+
+
+# Roles that outlive a supervisor that was killed: they save and end by themselves, as with any stop.
+
+
+def end_orphans(paths: RunPaths, deadline_secs: float, *, has_lock: bool = False) -> None:
+    """Waits until they have saved, and kills them at the deadline, unless another start has the run directory.
+
+    Call it before the directory is locked: once another start has the lock, they complete no further checkpoint
+    (`run_lock.may_write`). Call it again with `has_lock` once this start has it: another one may have had it before.
+    """
+    deadline, spoke = time.monotonic() + deadline_secs, False
+    while (orphans := processes_of_run(paths.exp_dir)) and (has_lock or owner_of_run(paths) is None):
+        if time.monotonic() > deadline:
+            if stuck := processes.end_all(lambda: processes_of_run(paths.exp_dir)):
+                say(f"note: {processes.describe_stuck('an earlier start of this run', stuck)}")
+            return
+        if not spoke:
+            spoke = True
+            say(f"waiting for {len(orphans)} processes of an earlier start of this run to save and end")
+        time.sleep(_ORPHANS_POLL_SECS)
 
 
 def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, lock: RunLock) -> int:
@@ -97,12 +334,10 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, loc
 def _allow_open_files(needed: int) -> None:
     """Raises the soft limit of this process and its forks, as far as the hard one lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < needed:  # Not refused: most of these are for workers that may join.
-        remedy = "have it raised (ulimit -Hn), or lower SAC_MAX_WORKERS or SAC_NUM_COLLECT_WORKERS"
-        print(f"note: a process may need {needed} open files, the hard limit is {hard}: {remedy}", flush=True)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if resource.RLIM_INFINITY != soft < needed:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard)
+        )
 
 
 def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
@@ -128,17 +363,12 @@ def claim_port(variables: RunVariables, claims: Claims) -> int:
       UserError: The port that is set is in use, or such a slot is; or no port is free.
     """
     port, numbers = claims.take_port(variables.reverb_port), list(variables.kinds_beside)
-    deadline = time.monotonic() + _SLOT_SECS  # A worker that has joined an earlier start may be about to end.
-    while (taken := [number for number in numbers if not claims.take(claim_of(port, number))]) and (
-        time.monotonic() < deadline
-    ):
-        time.sleep(0.2)
-    if taken:
-        counts = {"SAC_EXPERT_WORKERS": variables.expert_workers, "SAC_EVAL_WORKERS": variables.eval_workers}
-        wished = " + ".join(f"{name}={count}" for name, count in counts.items() if count)
+    # A worker that has joined an earlier start may be about to end.
+    if not processes.wait_until(lambda: all([claims.take(claim_of(port, number)) for number in numbers]), _SLOT_SECS):
         raise UserError(
-            f"{wished} needs slots {numbers[0]} to {numbers[-1]}, a worker that has joined an earlier start at port "
-            f"{port} has {', '.join(map(str, taken))}: end it, and start again"
+            f"SAC_EXPERT_WORKERS={variables.expert_workers} and SAC_EVAL_WORKERS={variables.eval_workers} need slots "
+            f"{numbers[0]} to {numbers[-1]} at port {port}, and a worker that has joined an earlier start has one of "
+            "them: end it, and start again"
         )
     return port
 
@@ -172,7 +402,7 @@ class Supervisor:
         self.starter = starter
         self._claims = claims  # Held as long as this object.
         self._step_secs = step_secs
-        self._lock, self._lock_due, self._is_ours = lock, 0.0, True
+        self._lock, self._lock_due = lock, 0.0
         self._directory: int | None = None  # The run directory, open, so that no other one gets its inode number.
         token = {} if lock is None else {TOKEN_VARIABLE: lock.token}
         beside = [] if variables.gateway_port is None else [GATEWAY]
@@ -226,9 +456,9 @@ class Supervisor:
             code = self.exit_code if self.exit_code is not None else self._rules.stop()
             self._rules.end_roles()
             self.kill_all()
-            code = code if self._is_ours else EXIT_FAILED
+            code = code if self.status.is_ours else EXIT_FAILED
             if code == EXIT_DONE:
-                self._tell("done", "finished")
+                self.status.tell("done", "finished")
                 self.status.view.leave(self.status.to_json())
                 final_lines = or_why_not(self._rules.results)
             self._end_orphans()
@@ -238,14 +468,14 @@ class Supervisor:
             self._end_orphans()
             self.status.view.stop([])
             self.status.exit_code = EXIT_FAILED
-            self._tell("failed", f"the supervisor itself failed: {error}")
+            self.status.tell("failed", f"the supervisor itself failed: {error}")
             raise
         finally:
             if self._directory is not None:
                 os.close(self._directory)
         self.status.exit_code = code
         state = {EXIT_DONE: "done", EXIT_RESUMABLE: "stopped"}.get(code, "failed")
-        self._tell(state, self.status.message)
+        self.status.tell(state, self.status.message)
         self.status.view.stop([*final_lines, *or_why_not(lambda: self._rules.closing_lines(code))])
         return code
 
@@ -273,15 +503,15 @@ class Supervisor:
         self._check_directory()
         self._rules.look()
         if self.status.state == "starting":
-            self._tell("running", "")
-        self._show()
+            self.status.tell("running", "")
+        self.status.show()
 
     def _pids(self) -> list[int]:
         return [role.pid for role in self.roles.values() if role.pid is not None]
 
     def _end_orphans(self) -> None:
         if stuck := self.starter.end_orphans():
-            self.say(f"note: {processes.describe_stuck('what a role has left', stuck)}")
+            say(f"note: {processes.describe_stuck('what a role has left', stuck)}")
 
     def _check_directory(self) -> None:
         """Ends a run whose directory is gone: nothing can be saved. Ends one that another start has taken over, and
@@ -295,13 +525,13 @@ class Supervisor:
                 f"the run directory {exp_dir} was removed or replaced while the run was going: put it back and start "
                 "the same command again, or start over with that command",
             )
-        if self._lock is None or not self._is_ours or time.monotonic() < self._lock_due:
+        if self._lock is None or not self.status.is_ours or time.monotonic() < self._lock_due:
             return
         self._lock_due = time.monotonic() + _LOCK_SECS
         if self._lock.is_own():
             self._lock.touch()
             return
-        self._is_ours = False
+        self.status.is_ours = False
         self.kill_all()
         what = f"the run directory {exp_dir} was taken over by {self._lock.describe_owner()}"
         self.fail(EXIT_FAILED, f"{what}: this start ends and writes nothing more")
@@ -328,12 +558,12 @@ class Supervisor:
     def fail(self, code: int, message: str, lines: Sequence[str] = ()) -> None:
         """Ends the run for the reason in `message`; `lines` are the words of the role whose fault it is."""
         self.finish(code, message)
-        self.say("\n".join([f"error: {message}", *(f"  {line}" for line in lines)]))
+        say("\n".join([f"error: {message}", *(f"  {line}" for line in lines)]))
 
     def stopping(self) -> str:
         """Reports in the status which signal stops the run, so that joined workers leave; returns its name."""
         name = signal.Signals(self.stop.signal_number or signal.SIGTERM).name
-        self._tell(self.status.state, f"stopped by {name}")
+        self.status.tell(self.status.state, f"stopped by {name}")
         return name
 
     def end(self, deadlines_secs: Mapping[RoleProcess, float]) -> None:
@@ -346,36 +576,20 @@ class Supervisor:
             late = [role for role in running if waited_secs > deadlines_secs[role] or self.stop.count > 1]
             if late:
                 lost = "" if all(role.name in DISPENSABLE for role in late) else ", unsaved"
-                self.say(f"killing {', '.join(role.name for role in late)} after {waited_secs:.0f} s{lost}")
+                say(f"killing {', '.join(role.name for role in late)} after {waited_secs:.0f} s{lost}")
                 kill_roles(late)
             if time.monotonic() - spoke > _SPEAK_SECS:
                 spoke = time.monotonic()
                 names = ", ".join(role.name for role in running)
                 most_secs = max(deadlines_secs[role] for role in running)
-                self.say(f"waiting for {names} to save: {waited_secs:.0f} of at most {most_secs:g} s")
+                say(f"waiting for {names} to save: {waited_secs:.0f} of at most {most_secs:g} s")
             self._check_directory()
-            self._show()
+            self.status.show()
             time.sleep(min(self._step_secs, 0.1))
         kill_roles(list(deadlines_secs))  # What they left behind, such as processes of their environments.
 
     def kill_all(self) -> None:
         kill_roles(list(self.roles.values()))
-
-    def say(self, text: str) -> None:
-        """Prints a line or more for the user."""
-        # A closed terminal or a full disk behind the output is no reason to end a run.
-        with contextlib.suppress(OSError):
-            print(text, flush=True)
-
-    def _tell(self, state: str, message: str) -> None:
-        if self._is_ours:
-            self.status.tell(state, message)
-        else:
-            self.status.state, self.status.message = state, message
-
-    def _show(self) -> None:
-        if self._is_ours:
-            self.status.show()
 
 
 def _is_gone(directory: Path, opened: int) -> bool:
@@ -426,11 +640,11 @@ class Rules:
         elif code == EXIT_HOPELESS:
             self._supervisor.fail(EXIT_FAILED, f"{role.name} can't go on", role.error_lines())
         elif is_worker(role.name) and code == EXIT_DONE:
-            self._supervisor.say(f"{role.name} is done")
+            say(f"{role.name} is done")
         elif has_done_new and code in (EXIT_RENEW, -signal.SIGKILL, -signal.SIGTERM):
             delay_secs = role.restart_later(blameless=True)
             words = {EXIT_RENEW: role.last_words(), -signal.SIGKILL: _BY_SIGKILL}.get(code, "")
-            self._supervisor.say(role.log_line(f"{role.name} {_ended(code)}{words}: restart in {delay_secs:g} s"))
+            say(role.log_line(f"{role.name} ended with {_in_words(code)}{words}: restart in {delay_secs:g} s"))
         else:
             self._failed(role, code)
         if self._variables.deterministic and role.name in (REPLAY, TRAINER) and not role.is_over:
@@ -448,24 +662,24 @@ class Rules:
             role.log_text("\n".join(hang))
         if code == -signal.SIGKILL:
             words = _BY_SIGKILL
-        role.failed_with = f"{_exit_in_words(code)}{words}"
+        role.failed_with = f"{_in_words(code)}{words}"
         delay_secs = role.restart_later()
         if delay_secs is not None:
             most = f"{role.failures} of at most {self._variables.max_restarts} in a row"
-            supervisor.say(role.log_line(f"{role.name} {_ended(code)}{words}: restart {most}, in {delay_secs:g} s"))
+            say(role.log_line(f"{role.name} ended with {_in_words(code)}{words}: restart {most}, in {delay_secs:g} s"))
             return
-        text = f"{role.name} {_ended(code)} and is given up after {role.failures - 1} restarts in a row"
+        text = f"{role.name} ended with {_in_words(code)} and is given up after {role.failures - 1} restarts in a row"
         if role.name in (REPLAY, TRAINER):
             supervisor.fail(EXIT_FAILED, text, role.last_lines())
             return
         role.given_up_because = role.failed_with
         if role.name in DISPENSABLE:
             without = "other machines" if role.name == GATEWAY else "sending its metrics"
-            supervisor.say(role.log_line(f"{text}; the run goes on without {without}"))
+            say(role.log_line(f"{text}; the run goes on without {without}"))
         elif self._variables.deterministic:  # The others wait for it as long as it takes.
             supervisor.fail(EXIT_FAILED, f"{text}: SAC_DETERMINISTIC=1", role.last_lines())
         else:
-            supervisor.say(role.log_line(f"{text}; the other workers go on"))
+            say(role.log_line(f"{text}; the other workers go on"))
 
     def _has_done_new(self, role: RoleProcess) -> bool:
         """Whether a process that has just ended had got further than any before it: updates, steps stored or taken."""
@@ -479,18 +693,10 @@ class Rules:
         return done > most
 
 
-def _exit_in_words(code: int) -> str:
+def _in_words(code: int) -> str:
     """`exit code 1`, `SIGKILL`."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
-
-
-def _ended(code: int) -> str:
-    return f"ended with {_exit_in_words(code)}"
+    names = {-number: number.name for number in signal.Signals}
+    return f"exit code {code}" if code >= 0 else names.get(code, f"signal {-code}")
 
 
 class RunRules(Rules):
@@ -531,7 +737,7 @@ class RunRules(Rules):
         """The trainer and the workers save first; the replay server stores what they still send, then saves too."""
         supervisor, name = self._supervisor, self._supervisor.stopping()
         deadline_secs = self._variables.save_deadline_secs
-        supervisor.say(f"{name}: saving, within {deadline_secs:g} s; a second signal stops at once, unsaved")
+        say(f"{name}: saving, within {deadline_secs:g} s; a second signal stops at once, unsaved")
         savers = [role for name, role in supervisor.roles.items() if name in (TRAINER, REPLAY)]
         had_work = any(supervisor.is_at_work(role.name) for role in savers[-1:])
         self.end_roles()
@@ -564,7 +770,7 @@ class RunRules(Rules):
         supervisor = self._supervisor
         if TRAINER not in supervisor.roles:
             return []  # They are where the trainer is.
-        return wrap_up.write_results(
+        return run_status.write_results(
             self._paths,
             supervisor.starter,
             cpus=supervisor.plan.trainer,

@@ -30,15 +30,15 @@ from tfagents_system.checks.findings import ERROR, Findings
 from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, ProcessSettings, build_timeout_secs
 from tfagents_system.errors import UserError
-from tfagents_system.launch import costs, data_checks, forks, machine_checks
+from tfagents_system.launch import costs, data_checks, forks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import kept_checkpoints, run_directory
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
-from tfagents_system.run_files.taken import Taken, find
 from tfagents_system.settings import params_check
 from tfagents_system.settings.load_params import (
     WITHOUT_RANDOM_STEPS,
+    compute_config_of,
     defaults_of,
     kept_defaults,
     load_env_config,
@@ -46,7 +46,6 @@ from tfagents_system.settings.load_params import (
     load_params_class,
 )
 from tfagents_system.settings.overrides import HORIZON, Overrides
-from tfagents_system.settings.variables import AGENT
 from tfagents_system.train_params_base import TrainParamsBase
 
 if TYPE_CHECKING:
@@ -66,7 +65,6 @@ class Inspection:
       attributes: Of the params, by name, and `config`: with all overrides.
       specs: The content of specs.pbtxt; None if the environment could not be built.
       imported: Files beside the params file that it has imported, by relative path.
-      taken: What a run that begins takes of the one that SAC_FROM names.
       prior_data: The ring that was made of prior data; None: there is none, or it is not needed.
       doing: The current activity; empty once the trial is complete.
     """
@@ -78,7 +76,6 @@ class Inspection:
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     specs: bytes | None = None
     imported: list[str] = dataclasses.field(default_factory=list)
-    taken: Taken | None = None
     prior_data: Path | None = None
     doing: str = ""
 
@@ -250,7 +247,7 @@ class Inspector:
 
     def _load_params(self, path: Path, origin: Path, config: dict[str, Any]) -> TrainParamsBase:
         """The params with all overrides that are possible, and with the run's defaults; tells of the others."""
-        compute_config, process = self._start.compute_config, ProcessSettings.of(self._values)
+        compute_config, process = compute_config_of({"seed": 0, **self._values}), ProcessSettings.of(self._values)
         impossible: list[str] = []
 
         def load(attributes: Mapping[str, Any]) -> TrainParamsBase:
@@ -260,7 +257,6 @@ class Inspector:
         attributes = self._start.overrides.params
         params = load(attributes)
         self._findings.error(PARAMS, *impossible)
-        self._inspection.taken = self._find_taken()
         horizon = self._horizon_of(params, config)
         if not params_check.check_params(params):
             self._inspection.defaults = self._defaults(params) | horizon
@@ -296,7 +292,7 @@ class Inspector:
 
     def _without_random_steps(self, params: TrainParamsBase) -> dict[str, Any]:
         """An agent that is taken acts from the first step on; and rows count for the steps before the first update."""
-        taken = self._inspection.taken
+        taken = self._start.taken
         if taken is None or {"initial_collect_steps", "num_initial_episodes"} & self._start.overrides.params.keys():
             return {}
         if taken.agent is not None:
@@ -306,14 +302,6 @@ class Inspector:
         with contextlib.suppress(UserError):  # It is reported with all that is wrong with the other ring.
             return WITHOUT_RANDOM_STEPS if StoredRing(Path(taken.run)).steps >= random_steps(params) else {}
         return {}
-
-    def _find_taken(self) -> Taken | None:
-        """What a run that begins takes of another one."""
-        if (source := self._values.get("from_")) is None or self._start.uses_copies or self._start.paths is None:
-            return None
-        with self._findings.catching(data_checks.ANOTHER_RUN):
-            return find(str(source), self._values.get("take", AGENT))
-        return None
 
     def _choose(self, kind: str) -> Path:
         source: Path = self._values[kind]
@@ -364,7 +352,7 @@ class Inspector:
             plan=plan,
             envs_per_worker=int(values.get("envs_per_worker") or 1),
             deterministic=bool(values.get("deterministic")),
-            has_workers="server" in values or machine_checks.workers_here(values) > 0,  # Those that join are workers.
+            has_workers="server" in values or costs.workers_here(values) > 0,  # Those that join are workers.
         ).run()
         if outcome is None:
             return
@@ -384,8 +372,8 @@ class Inspector:
                     findings.error("experience", *lines)
         if self._has_wrong(PARAMS):
             return
-        if inspection.taken is not None:
-            data_checks.check_taken(inspection.taken, params, outcome, inspection.specs, findings)
+        if start.taken is not None:
+            data_checks.check_taken(start.taken, params, outcome, inspection.specs, findings)
         if start.has_replay_server and has_prior_data(params) and not run_directory.has_begun(start.run_before):
             self._enter("reading prior_data")
             inspection.prior_data = data_checks.make_prior_data(
@@ -406,17 +394,17 @@ class Inspector:
         from tfagents_system.replay.ring_sizes import ring_bytes
 
         values, findings, run = self._values, self._findings, self._start.run_before
-        workers = machine_checks.workers_here(values)
+        workers = costs.workers_here(values)
         if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
-            machine_checks.check_memory(findings, workers, own_bytes, 0)
+            costs.check_memory(findings, workers, own_bytes, 0)
             return
         planned = values.get("num_collect_workers", 1)
         iterations = iterations_of_run(params, planned)
         steps = steps_of_run(params) or iterations * params.num_train_episodes_per_iter * planned * params.horizon
         checkpoints = int(costs.periods(params, "checkpoint", iterations, steps))
-        run_bytes = machine_checks.disk_of_run(outcome.agent_bytes, outcome.policy_bytes, checkpoints)
+        run_bytes = costs.disk_of_run(outcome.agent_bytes, outcome.policy_bytes, checkpoints)
         needed = {paths.exp_dir: ("checkpoints, policies, logs", run_bytes)}
-        available = machine_checks.memory_of_job(self._start.environ)
+        available = costs.memory_of_job(self._start.environ)
         replay_bytes = 0
         if "trainer_server" not in values:  # Else the ring is where the replay server is.
             replay_bytes = ring_bytes(params, outcome.layout)
@@ -424,23 +412,20 @@ class Inspector:
             scratch = paths.replay if available is not None else values.get("replay_dir", paths.replay)
             for folder in dict.fromkeys((paths.replay, scratch)):
                 stays = run is None and folder.is_relative_to(paths.exp_dir)  # What is there is moved aside.
-                there = 0 if stays else machine_checks.sizes(folder)[0]
+                there = 0 if stays else costs.sizes(folder)[0]
                 needed[folder] = ("replay buffer", max(0, replay_bytes - there))
         prior = self._inspection.prior_data or (run.prior_data if run is not None else None)
-        prior_bytes = machine_checks.sizes(prior)[1] if prior is not None else 0
+        prior_bytes = costs.sizes(prior)[1] if prior is not None else 0
         if self._inspection.prior_data is not None:  # An agent that goes on has it already.
             needed[paths.prior_data] = ("prior data", prior_bytes)
         with contextlib.suppress(OSError):  # The run directory can't be read, which is reported elsewhere.
-            machine_checks.check_disk(findings, needed)
-        machine_checks.check_memory(findings, workers, own_bytes, replay_bytes, prior_bytes, available=available)
+            costs.check_disk(findings, needed)
+        costs.check_memory(findings, workers, own_bytes, replay_bytes, prior_bytes, available=available)
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
     """What another process can read without the user's code: values that JSON lacks are texts."""
-
-    def as_plain(value: Any) -> Any:
-        return value.tolist() if type(value).__module__ == "numpy" else repr(value)
-
+    as_plain = lambda value: value.tolist() if type(value).__module__ == "numpy" else repr(value)  # noqa: E731
     plain: dict[str, Any] = json.loads(json.dumps(attributes, default=as_plain))
     return plain
 

@@ -25,9 +25,8 @@ from tfagents_system.errors import EXIT_DONE, UserError, exit_with
 from tfagents_system.launch import forks
 from tfagents_system.launch.costs import Cost, Costs, iteration_secs, time_steps, time_updates, updates_per_step
 from tfagents_system.launch.cpus import plan_cpus
-from tfagents_system.launch.python_path import ROOT
-from tfagents_system.launch.vars_file import read_vars_file, run_environ
-from tfagents_system.machine.cpus import allowed_cpus, cores_of, format_cpu_list, usable_cpus
+from tfagents_system.launch.python_path import ROOT, read_vars_file, run_environ
+from tfagents_system.machine.cpus import allowed_cpus, cores_of, usable_cpus
 from tfagents_system.run_files.run_paths import TRAINER, worker_role
 from tfagents_system.settings.variables import RunVariables
 
@@ -35,23 +34,6 @@ _COMMAND = [sys.executable, "-P", "-m", "tfagents_system.launch.tune"]
 _TRAIN_CPUS = (1, 2, 4, 8, 16)  # With which updates are measured, where there are so many.
 _DEADLINE_SECS = 600.0
 _MAX_SHOWN = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class Collecting:
-    """How a worker collects here.
-
-    Attributes:
-      step: An environment step of one worker on its CPUs.
-      steps_per_episode: On average; the horizon if no episode ended during the measurement.
-      updates_per_step: Updates per environment step, by the run's parameters.
-      updates_per_iter: Of TrainParams, where the updates per step follow from it and the number of workers; else None.
-    """
-
-    step: Cost
-    steps_per_episode: float
-    updates_per_step: float
-    updates_per_iter: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +53,13 @@ class Split:
 
 
 def propose(
-    collecting: Collecting, updates: Mapping[int, Cost], cpus: int, worker_cpus: int, beside: int = 0
+    step: Cost, ratio: float, updates: Mapping[int, Cost], cpus: int, worker_cpus: int, beside: int = 0
 ) -> list[Split]:
     """All splits of `cpus` CPUs, the fastest first; of equally fast ones the one with fewer CPUs.
 
     Args:
+      step: An environment step of one worker.
+      ratio: Updates per environment step.
       updates: The cost of an update, by the number of CPUs of the trainer.
       beside: Evaluators and experts, which have CPUs of their own unless all are shared; what experts collect is not
         counted.
@@ -93,8 +77,7 @@ def propose(
                 shared_cpus = cpus
             elif needed > cpus:
                 continue
-            costs = Costs(work, collecting.step, collecting.steps_per_episode)
-            secs = iteration_secs(costs, 1.0, collecting.updates_per_step, workers, shared_cpus)
+            secs = iteration_secs(Costs(work, step, 1.0), 1.0, ratio, workers, shared_cpus)
             splits.append(Split(train_cpus, workers, shared_cpus is not None, 1.0 / secs))
     if not splits:
         others = f" with {beside} evaluators and experts of as many" if beside else ""
@@ -106,25 +89,6 @@ def propose(
     return sorted(
         splits, key=lambda split: (-round(math.log(split.steps_per_s) / 0.02), split.workers + split.train_cpus)
     )
-
-
-def advice(split: Split, worker_cpus: int, updates_per_iter: int | None, workers_now: int) -> list[str]:
-    """The lines for the vars file, and what else must change so that updates per step stay as they are."""
-    lines = [
-        "SAC_REVERB_CPUS=1",
-        f"SAC_TRAIN_CPUS={split.train_cpus}",
-        f"SAC_NUM_COLLECT_WORKERS={split.workers}",
-        f"SAC_COLLECT_WORKER_CPUS={worker_cpus}",
-    ]
-    if split.is_shared:
-        lines.append("SAC_SHARE_CPUS=1")
-    if split.workers != workers_now and updates_per_iter is not None:
-        lines.append(
-            f"# TrainParams.updates_per_iter={updates_per_iter * split.workers / workers_now:.0f} (now "
-            f"{updates_per_iter}): {split.workers} workers instead of {workers_now} collect that much more in an "
-            "iteration"
-        )
-    return lines
 
 
 # Measuring.
@@ -140,30 +104,28 @@ def _measured(variables: RunVariables, vars_file: Path, measure: Callable[[], An
         cores=cores_of(allowed_cpus()),
         share=True,
     )
-    what, ids = "trainer" if role == TRAINER else "worker", plan.by_role[role]
-    print(f"measuring a {what} on CPU {format_cpu_list(ids)} ...", file=sys.stderr, flush=True)
+    print(f"measuring: {role} on {len(plan.by_role[role])} CPU(s) ...", file=sys.stderr, flush=True)
     environ = os.environ | variables.to_environ() | plan.thread_environ(role)
     environ |= {"TF_CPP_MIN_LOG_LEVEL": "3"} | ({} if role == TRAINER else {"SLURM_PROCID": "0"})
     deadline = time.monotonic() + _DEADLINE_SECS
 
     def run(_: Callable[[Any], None]) -> Any:
-        os.sched_setaffinity(0, ids)
+        os.sched_setaffinity(0, plan.by_role[role])
         return measure()
 
     try:
-        return forks.call(run, f"sac_{what}", environ, lambda _: time.monotonic() > deadline)
+        return forks.call(run, "sac_measure", environ, lambda _: time.monotonic() > deadline)
     except forks.CallDiedError:
-        raise UserError(f"measuring a {what} failed (see above): ./run_script.sh {vars_file} says more") from None
+        raise UserError(f"measuring {role} failed (see above): ./run_script.sh {vars_file} says more") from None
 
 
-def _collecting(variables: RunVariables, secs: float) -> Collecting:
-    """A worker's steps, with environment, policy and segments but without the server."""
+def _collecting(variables: RunVariables, secs: float) -> tuple[Cost, float, float, bool]:
+    """A worker's step, steps of an episode, updates per step, and whether these follow from updates_per_iter."""
     params, envs, agent = _built(variables, variables.envs_per_worker)
     step, steps_per_episode = time_steps(params, agent, envs, secs, variables.seed)
     episode = steps_per_episode or float(params.horizon)
     follows = not params.asynchronous and updates_ratio(params) is None
-    ratio = updates_per_step(params, variables.num_collect_workers, episode)
-    return Collecting(step, episode, ratio, params.updates_per_iter if follows else None)
+    return step, episode, updates_per_step(params, variables.num_collect_workers, episode), follows
 
 
 def _update(variables: RunVariables, secs: float) -> Cost:
@@ -174,15 +136,8 @@ def _update(variables: RunVariables, secs: float) -> Cost:
 def _built(variables: RunVariables, num_envs: int) -> tuple[Any, list[Any], Any]:
     """Params, environments and agent of a run."""
     from tfagents_system.envs import loading
-    from tfagents_system.launch.environment_checks import make_agent_for
-
-    params = _load(variables)
-    envs = [loading.make_collect_env(params, 0, variables.seed + k, k) for k in range(num_envs)]
-    return params, envs, make_agent_for(params, envs[0])
-
-
-def _load(variables: RunVariables) -> Any:
     from tfagents_system.envs.env_process import ProcessSettings
+    from tfagents_system.launch.environment_checks import make_agent_for
     from tfagents_system.settings.load_params import compute_config_of, defaults_of, load_env_config, load_params
 
     load = functools.partial(
@@ -193,7 +148,9 @@ def _load(variables: RunVariables) -> Any:
         compute_config=compute_config_of(vars(variables)),
         process=ProcessSettings.of(vars(variables)),
     )
-    return load(attributes=defaults_of(load(), variables.num_collect_workers))
+    params = load(attributes=defaults_of(load(), variables.num_collect_workers))
+    envs = [loading.make_collect_env(params, 0, variables.seed + k, k) for k in range(num_envs)]
+    return params, envs, make_agent_for(params, envs[0])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -203,9 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__.splitlines()[0] if __doc__ else None,
     )
     parser.add_argument("vars_file", type=Path, help="the vars file of the run")
-    parser.add_argument(
-        "--cpus", type=int, default=None, help="CPUs to share out; all that may be used here if not given"
-    )
+    parser.add_argument("--cpus", type=int, default=None, help="CPUs to share out (default: all that may be used here)")
     parser.add_argument("--secs", type=float, default=15.0, help="seconds of the longest measurement")
     parser.add_argument("--sourced", action="store_true", help=argparse.SUPPRESS)
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -219,41 +174,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     forks.restore_variables()
     variables = RunVariables.from_environ(os.environ, vars_file=args.vars_file, root=ROOT)
     here, beside = usable_cpus(os.environ), variables.eval_workers + variables.expert_workers
-    cpus, train_cpus = args.cpus or here, [count for count in _TRAIN_CPUS if count <= here]
-    once = Cost(1.0, 1.0)  # Whether there is room at all is said before a minute is spent.
-    propose(Collecting(once, 1.0, 1.0), dict.fromkeys(train_cpus, once), cpus, variables.collect_worker_cpus, beside)
+    cpus, worker_cpus = args.cpus or here, variables.collect_worker_cpus
+    train_cpus, once = [count for count in _TRAIN_CPUS if count <= here], Cost(1.0, 1.0)
+    propose(once, 1.0, dict.fromkeys(train_cpus, once), cpus, worker_cpus, beside)  # Told before a minute is spent.
     forks.import_all()
     measured = functools.partial(_measured, variables, args.vars_file)
-    collecting = measured(functools.partial(_collecting, variables, args.secs), worker_role(0), 1)
+    step, episode, ratio, follows = measured(functools.partial(_collecting, variables, args.secs), worker_role(0), 1)
     update = functools.partial(_update, variables, args.secs / 2)
     updates = {count: measured(update, TRAINER, count) for count in train_cpus}
-    _print_proposal(variables, collecting, updates, cpus, beside)
-    return EXIT_DONE
-
-
-def _print_proposal(
-    variables: RunVariables, collecting: Collecting, updates: Mapping[int, Cost], cpus: int, beside: int
-) -> None:
     rates = ", ".join(f"{1 / update.secs:.0f} with {count} CPU(s)" for count, update in updates.items())
-    print(
-        f"a worker: {1 / collecting.step.secs:.0f} environment steps/s, {collecting.steps_per_episode:.0f} steps an "
-        "episode"
-    )
-    print(
-        f"the trainer: {rates} updates/s; {collecting.updates_per_step:.3g} updates for each step, by the run's "
-        "parameters"
-    )
-    splits = propose(collecting, updates, cpus, variables.collect_worker_cpus, beside)
+    print(f"a worker: {1 / step.secs:.0f} environment steps/s, {episode:.0f} steps an episode")
+    print(f"the trainer: {rates} updates/s; {ratio:.3g} updates for each step, by the run's parameters")
+    splits = propose(step, ratio, updates, cpus, worker_cpus, beside)
     print(f"\n{cpus} CPUs, by environment steps/s (not measured: computed from the figures above):")
     print("  steps/s  updates/s  train CPUs  workers  replay CPU")
     for split in splits[:_MAX_SHOWN]:
-        rates = f"{split.steps_per_s:7.0f}  {split.steps_per_s * collecting.updates_per_step:9.0f}"
-        replay = "shared" if split.is_shared else "own"
-        print(f"  {rates}  {split.train_cpus:10}  {split.workers:7}  {replay:>10}")
-    print("\nfor the vars file:")
-    workers = variables.num_collect_workers
-    for line in advice(splits[0], variables.collect_worker_cpus, collecting.updates_per_iter, workers):
-        print(f"  {line}")
+        words = f"{split.train_cpus:10}  {split.workers:7}  {'shared' if split.is_shared else 'own':>10}"
+        print(f"  {split.steps_per_s:7.0f}  {split.steps_per_s * ratio:9.0f}  {words}")
+    best = splits[0]
+    print(
+        f"\nfor the vars file:\n  SAC_REVERB_CPUS=1\n  SAC_TRAIN_CPUS={best.train_cpus}\n"
+        f"  SAC_NUM_COLLECT_WORKERS={best.workers}\n  SAC_COLLECT_WORKER_CPUS={worker_cpus}\n"
+        f"  SAC_SHARE_CPUS={int(best.is_shared)}"
+    )
+    if follows and best.workers != variables.num_collect_workers:
+        factor = best.workers / variables.num_collect_workers
+        print(f"  # so many workers collect {factor:.3g} times as much in an iteration: scale updates_per_iter with it")
+    return EXIT_DONE
 
 
 if __name__ == "__main__":

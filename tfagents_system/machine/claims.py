@@ -93,9 +93,9 @@ class Claims:
                     held.close()
                 self.release(f"port/{port}")
         if wanted:
-            who = holder(f"port/{wanted}")
+            pid = holder(f"port/{wanted}")
             raise UserError(
-                f"SAC_REVERB_PORT={wanted} is in use by {who or 'another program'}: "
+                f"SAC_REVERB_PORT={wanted} is in use by {'another program' if pid is None else process_in_words(pid)}: "
                 "choose another port, or unset SAC_REVERB_PORT to have a free one chosen"
             )
         raise UserError(f"no TCP port from {FIRST_PORT} to {_LAST_PORT} is free: set SAC_REVERB_PORT to one that is")
@@ -105,15 +105,39 @@ def _address(name: str) -> str:
     return f"\0{_PREFIX}/{name}"
 
 
+def holder(name: str) -> int | None:
+    """The pid of the process that holds a claim, 0 for one of another container or user; None if nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as question:
+        question.setblocking(False)
+        try:
+            question.connect(_address(name))
+        except ConnectionRefusedError:
+            return None
+        except OSError:
+            return 0
+        pid, _, _ = struct.unpack("3i", question.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid)
+
+
+def process_in_words(pid: int) -> str:
+    """A process of this machine: the run that it belongs to, else its command; 0: its number is unknown."""
+    for entry in processes.environment_of(pid):
+        if entry.startswith(b"SAC_EXP_DIR="):
+            return f"pid {pid} (run {entry.partition(b'=')[2].decode(errors='replace')})"
+    with contextlib.suppress(OSError):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return f"pid {pid} ({command})"
+    return f"pid {pid}" if pid else "a process of another container or user"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A process that holds something. Unknown fields are None or 0.
+    """The record of a process that holds a lock. Unknown fields are None or 0.
 
     Attributes:
       pid, host: The process's id, and its machine's name.
       begun: When the process began, see `processes.begun`.
-      command: The run whose process it is, else what runs there, and in which folder.
-      started_at, started: When it took hold, in Unix seconds and for people.
+      started_at: When it took hold, in Unix seconds.
       slurm_job_id, slurm_restart_count: Its job, and how often that had been requeued.
       token: Unique to this process's record.
     """
@@ -121,9 +145,7 @@ class Holder:
     pid: int = 0
     host: str | None = None
     begun: str | None = None
-    command: str | None = None
     started_at: float = 0.0
-    started: str | None = None
     slurm_job_id: str | None = None
     slurm_restart_count: int = 0
     token: str = ""
@@ -137,23 +159,10 @@ class Holder:
             host=host,
             begun=processes.begun(os.getpid()),
             started_at=time.time(),
-            started=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
             slurm_job_id=environ.get("SLURM_JOB_ID"),
             slurm_restart_count=int(restarts) if restarts.isdecimal() else 0,
             token=token,
         )
-
-    @classmethod
-    def of_pid(cls, pid: int) -> Holder:
-        """A process of this machine, as far as /proc shows it; pid 0 if its number is unknown."""
-        command = None
-        for entry in processes.environment_of(pid):
-            if entry.startswith(b"SAC_EXP_DIR="):
-                return cls(pid=pid, command=f"run {entry.partition(b'=')[2].decode(errors='replace')}")
-        with contextlib.suppress(OSError):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            command += f" in {os.readlink(f'/proc/{pid}/cwd')}"  # Hidden for another user's process.
-        return cls(pid=pid, command=command)
 
     @classmethod
     def read(cls, path: Path) -> Holder:
@@ -170,27 +179,9 @@ class Holder:
         return is_another and processes.is_alive(self.pid, self.begun)
 
     def __str__(self) -> str:
-        if not self.pid:
-            return "a process of another container or user"
-        command = f" ({self.command})" if self.command is not None else ""
-        if self.host is None:
-            return f"pid {self.pid}{command}"
         job = f", SLURM job {self.slurm_job_id}" if self.slurm_job_id else ""
-        return f"pid {self.pid}{command} on {self.host}{job}, started {self.started}"
-
-
-def holder(name: str) -> Holder | None:
-    """Who holds a claim, None if nobody does."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as question:
-        question.setblocking(False)
-        try:
-            question.connect(_address(name))
-        except ConnectionRefusedError:
-            return None
-        except OSError:
-            return Holder.of_pid(0)
-        pid, _, _ = struct.unpack("3i", question.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return Holder.of_pid(pid)
+        started = datetime.datetime.fromtimestamp(self.started_at).astimezone().isoformat(timespec="seconds")
+        return f"pid {self.pid} on {self.host}{job}, started {started if self.started_at else 'at an unknown time'}"
 
 
 def held_cpus() -> dict[int, str]:
@@ -201,9 +192,8 @@ def held_cpus() -> dict[int, str]:
         return {}
     held = {}
     for cpu in sorted({int(text) for text in re.findall(rf"@{_PREFIX}/cpu/(\d+)$", names, re.MULTILINE)}):
-        who = holder(f"cpu/{cpu}")
-        if who is not None and who.pid != os.getpid():
-            held[cpu] = str(who)
+        if (pid := holder(f"cpu/{cpu}")) not in (None, os.getpid()):
+            held[cpu] = process_in_words(pid or 0)
     return held
 
 

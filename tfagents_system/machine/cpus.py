@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tfagents_system.errors import UserError
 from tfagents_system.machine.processes import cgroups
 
 
@@ -161,44 +160,3 @@ def in_order(cores: Sequence[Core], needed: int) -> list[int]:
 
     ranks = {node: rank(node) for node in {core.node for core in cores}}
     return [cpu for *_, cpu in sorted((load, ranks[node], cpu) for load, node, cpu in ranked)]
-
-
-def split_cpus(
-    cores: Sequence[Core], parallel: int, needed: int, *, held: Collection[int] = (), share: bool = False
-) -> list[list[int]]:
-    """CPU ids for each of `parallel` runs: disjoint, unless there are fewer CPUs than runs.
-
-    They are stretches in the order of NUMA nodes and cores, whose lengths differ by one at most.
-
-    Args:
-      cores: What may be used.
-      parallel: Runs at once.
-      needed: CPUs of one run.
-      held: CPU ids that other runs have; used only where `share` is true and nothing else is free.
-      share: Whether the roles of a run may share CPUs.
-
-    Raises:
-      UserError: There are too few and `share` is False.
-    """
-    usable = only(cores, {cpu for core in cores for cpu in core.threads} - set(held))
-    free = sum(len(core.threads) for core in usable)
-    if not share:
-        require_cpus_for_all(parallel, needed, free)
-    if free < parallel:
-        usable = list(cores)
-    ids = [cpu for core in sorted(usable, key=lambda core: core.node) for cpu in core.threads]
-    size, rest = divmod(len(ids), parallel)
-    starts = [number * size + min(number, rest) for number in range(parallel + 1)]
-    parts = [sorted(ids[a:b]) for a, b in zip(starts, starts[1:], strict=False)]
-    return [part or [ids[number % len(ids)]] for number, part in enumerate(parts)]
-
-
-def require_cpus_for_all(parallel: int, needed: int, free: int) -> None:
-    """Raises:
-    UserError: So many runs, of `needed` CPUs each, have no room on `free` CPUs.
-    """
-    if needed * parallel > free:
-        raise UserError(
-            f"--parallel {parallel} runs of {needed} CPUs need {needed * parallel}, {free} are free: "
-            "lower --parallel or SAC_NUM_COLLECT_WORKERS, or set SAC_SHARE_CPUS=1"
-        )

@@ -6,16 +6,12 @@ import contextlib
 import json
 import math
 import os
-import re
-import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tfagents_system.errors import UserError
-
-_REMEDY = "remove it, or set SAC_REPLAY_DIR to a folder that is yours alone"
 
 
 @contextlib.contextmanager
@@ -62,22 +58,6 @@ def held(folder: Path) -> Iterator[Path]:
         yield Path(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
-
-
-def copy_tree(source: Path, target: Path, copy_function: Callable[[str, str], object] = shutil.copy2) -> None:
-    """Copies a folder.
-
-    Raises:
-      OSError: The first file that can't be copied, with the system's reason: that of `shutil.copytree` has only words.
-    """
-    try:
-        shutil.copytree(source, target, copy_function=copy_function)
-    except shutil.Error as error:
-        _, copy, words = error.args[0][0]
-        found = re.match(r"\[Errno (\d+)\]", words)
-        if found is None:
-            raise
-        raise OSError(int(found[1]), os.strerror(int(found[1])), copy) from error
 
 
 def sync(path: Path) -> None:
@@ -155,21 +135,13 @@ def fault_of_private(folder: Path) -> str | None:
     Scratch may be shared, and the folder's name follows from the run directory's: anybody may have made it, or a link.
     """
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        status = os.lstat(folder)
     except FileNotFoundError:
         return None
-    except OSError:
-        return f"{folder} is a link, no folder, or another user's: {_REMEDY}"
-    try:
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid():
-            return f"{folder} is another user's (user {status.st_uid}): {_REMEDY}"
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return f"{folder} can be written by other users: close it to them (chmod 700), or {_REMEDY}"
-        for name in os.listdir(descriptor):
-            entry = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-            if entry.st_uid != os.geteuid() or stat.S_ISLNK(entry.st_mode):
-                return f"{folder / name} is a link, or another user's: {_REMEDY}"
+    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not others_write:
         return None
-    finally:
-        os.close(descriptor)
+    return (
+        f"{folder} is a link, another user's, or can be written by others: remove it, or set SAC_REPLAY_DIR to a "
+        "folder that is yours alone"
+    )

@@ -83,15 +83,9 @@ def wait_until(is_so: Callable[[], bool], secs: float) -> bool:
 
 def describe_stuck(what: str, pids: Sequence[int]) -> str:
     """The message for processes that SIGKILL has not ended."""
-    waits = []
-    for pid in pids:
-        try:
-            waits.append(f"{pid} ({(_PROC / str(pid) / 'wchan').read_text() or 'running'})")
-        except OSError:
-            waits.append(f"{pid} (where it waits is unknown)")
     return (
-        f"{what} has not ended {KILL_SECS:g} s after SIGKILL: the kernel holds on to pid {', '.join(waits)}, perhaps "
-        "for a disk or file server that does not answer; nothing waits for it any longer"
+        f"{what} has not ended {KILL_SECS:g} s after SIGKILL: the kernel holds on to pid {', '.join(map(str, pids))}, "
+        "perhaps for a disk or file server that does not answer; nothing waits for it any longer"
     )
 
 
@@ -132,6 +126,19 @@ def children(pid: int) -> list[int]:
         for thread in os.listdir(_PROC / str(pid) / "task"):
             pids += map(int, (_PROC / str(pid) / "task" / thread / "children").read_text().split())
     return pids
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of one process; 0 once it is gone."""
+    try:
+        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def tree_resident_bytes(pid: int) -> int:
+    """Resident memory of a process and of all that it has started. Shared pages are counted for each."""
+    return resident_bytes(pid) + sum(map(tree_resident_bytes, children(pid)))
 
 
 def _ancestors(pid: int) -> Iterator[int]:

@@ -73,35 +73,18 @@ def claim_of(port: int, slot: int) -> str:
     return f"slot/{port}/{slot}"
 
 
-class Slots:
-    """Claims slots of one run for workers that join; they are held until this object's process ends.
+def take_slot(claims: Claims, port: int, counts: SlotCounts, kind: str, wanted: int | None = None) -> int:
+    """Claims a slot for a worker that joins: the `wanted` one if it is free and fits the kind, else the first of those.
 
     Args:
+      claims: This process's, which holds none yet.
       port: The replay server's on this machine, which tells runs apart.
-      counts: How many there are.
+
+    Raises:
+      UserError: There is none.
     """
-
-    def __init__(self, port: int, counts: SlotCounts) -> None:
-        self._port = port
-        self._counts = counts
-        self._claims = Claims()
-        self._taken: set[int] = set()
-
-    def take(self, kind: str, wanted: int | None = None) -> int:
-        """The `wanted` slot if it is free and fits the kind, else the first one that does.
-
-        Raises:
-          UserError: There is none.
-        """
-        fitting = self._counts.for_kind(kind)
-        first = [wanted] if wanted is not None and wanted in fitting else []
-        for slot in [*first, *fitting]:
-            if slot not in self._taken and self._claims.take(claim_of(self._port, slot)):
-                self._taken.add(slot)
-                return slot
-        raise UserError(self._counts.refusal(kind))
-
-    def release(self, slot: int) -> None:
-        """Releases a slot: its worker has left."""
-        self._claims.release(claim_of(self._port, slot))
-        self._taken.discard(slot)
+    fitting = counts.for_kind(kind)
+    for slot in [*([wanted] if wanted is not None and wanted in fitting else []), *fitting]:
+        if claims.take(claim_of(port, slot)):
+            return slot
+    raise UserError(counts.refusal(kind))

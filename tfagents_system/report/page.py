@@ -27,9 +27,8 @@ import numpy as np
 
 from tfagents_system.agents.algorithms import PARTS, optimizer_settings
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
-from tfagents_system.hyperparameters import Hyperparameters
+from tfagents_system.hyperparameters import Hyperparameters, described_by
 from tfagents_system.machine.cpus import format_cpu_list
 from tfagents_system.machine.files import replacing
 from tfagents_system.policies.names import checkpoint_name
@@ -310,9 +309,9 @@ def _one_run(model: RunModel, *, is_alone: bool) -> str:
         parts.append('<h3>settings</h3><div class="controls"><input type="search" placeholder="filter of settings">')
         parts.append("</div>")
         for differs in (True, False):
-            rows = [row[:-1] for row in settings if row[-1] == differs]
-            table = _table(["setting", "value", "default"], rows, [f"{row[0]} {row[1]}" for row in rows])
-            words = f"<details><summary>{len(rows)} with their default values</summary>{table}</details>"
+            chosen = [row[:-1] for row in settings if row[-1] == differs]
+            table = _table(["setting", "value", "default"], chosen, [f"{row[0]} {row[1]}" for row in chosen])
+            words = f"<details><summary>{len(chosen)} with their default values</summary>{table}</details>"
             parts.append(table if differs else words)
     if versions := model.run_json.get("start", {}).get("versions", {}):
         words = ", ".join(f"{name} {version}" for name, version in versions.items())

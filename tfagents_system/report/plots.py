@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ def series(rows: Rows, name: str) -> tuple[list[float], list[float]]:
     return [step for step, _ in pairs], [value for _, value in pairs]
 
 
-def marker(values: Sequence[float], most: int = 60) -> dict[str, Any]:
+def marker(values: Sized, most: int = 60) -> dict[str, Any]:
     """Marks all points while they are few: a line does not show a single one."""
     return {"marker": "o", "markersize": 3} if len(values) <= most else {}
 

@@ -102,7 +102,7 @@ class RunModel:
         variables = {
             variable.name: as_text(values[variable.field])
             for variable in VARIABLES
-            if variable.is_for_others and values.get(variable.field) is not None
+            if variable.kind.is_for_others and values.get(variable.field) is not None
         }
         return {"params": self.run_json["attributes"], "config": self.run_json["config"], "variables": variables}
 

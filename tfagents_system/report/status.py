@@ -277,7 +277,9 @@ def time_shares(status: Status) -> dict[str, dict[str, str]]:
 
 def curriculum_values(status: Status) -> dict[str, str]:
     """The values in force, from the trainer or else from the first worker that reports any."""
-    values = next((beat["curriculum"] for beat in status["roles"].values() if beat.get("curriculum")), {})
+    values: dict[str, float] = next(
+        (beat["curriculum"] for beat in status["roles"].values() if beat.get("curriculum")), {}
+    )
     return {name: format_number(value) for name, value in values.items()}
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from tfagents_system.checks.called_as import option
 from tfagents_system.envs import reward_places
 from tfagents_system.errors import UserError
-from tfagents_system.machine.files import copy_tree, leads_into, read_json, write_atomically
+from tfagents_system.machine.files import leads_into, read_json, write_atomically
 from tfagents_system.run_files.params_folder import copy_files, sha256_of
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
@@ -94,7 +94,9 @@ def install(paths: RunPaths, inputs: Inputs) -> None:
     if inputs.folder is not None:
         copy_files(inputs.folder, inputs.digests, paths.params_folder)
     if inputs.prior_data is not None:
-        copy_tree(inputs.prior_data, paths.prior_data)
+        paths.prior_data.mkdir()
+        for file in inputs.prior_data.iterdir():
+            shutil.copy2(file, paths.prior_data)
     if inputs.taken is not None and inputs.taken.agent is not None:
         inputs.taken.copy_agent(paths.taken)
 

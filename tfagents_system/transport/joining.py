@@ -17,8 +17,9 @@ from typing import Any
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import peers
+from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.files import read_json, write_json
-from tfagents_system.machine.worker_slots import Slots
+from tfagents_system.machine.worker_slots import take_slot
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.resolved import Settings
@@ -59,13 +60,20 @@ class Membership:
     tell: Callable[[dict[str, Any]], None] | None
     ended: Callable[[], str | None] = lambda: None
     leave: Callable[[], None] = lambda: None
-    slots: Slots | None = None
+    slots: Claims | None = None
     is_far: bool = False
     run: int | None = None
     check: Callable[[], None] = lambda: None
 
 
-def join(role: str, server: str, stop: Callable[[], bool], settings: Settings, paths: RunPaths) -> Membership:
+def join(
+    role: str,
+    server: str,
+    stop: Callable[[], bool],
+    settings: Settings,
+    paths: RunPaths,
+    say: Callable[[str], None] = lambda why: None,
+) -> Membership:
     """Joins the run at `server`.
 
     Args:
@@ -73,6 +81,7 @@ def join(role: str, server: str, stop: Callable[[], bool], settings: Settings, p
       stop: Tells whether the role is to stop; ends every wait.
       settings: Its own.
       paths: Its own folder.
+      say: Called with the reason as long as the gateway does not let it in.
 
     Raises:
       UserError: The run has no slot for it, or refuses it.
@@ -84,7 +93,7 @@ def join(role: str, server: str, stop: Callable[[], bool], settings: Settings, p
     if is_plain(server, settings.variables.credentials_dir):
         membership = _join_here(kind, server, stop, remembered.get("slot"), settings)
     else:
-        membership = _join_elsewhere(kind, server, stop, paths, remembered, settings)
+        membership = _join_elsewhere(kind, server, stop, paths, remembered, settings, say)
     write_json(paths.slot(role), {**remembered, "slot": membership.worker_id, "run": membership.run})
     return membership
 
@@ -110,8 +119,8 @@ def _join_here(kind: str, server: str, stop: Callable[[], bool], wanted: int | N
     connection.wait_until_up(_START_DEADLINE_SECS)
     if kind == TRAINER:
         return Membership(connection, -1, settings, None)
-    slots = Slots(int(server.rpartition(":")[2]), settings.variables.slots)
-    slot, run = slots.take(kind, wanted), settings.variables.joined_run
+    port, run, slots = int(server.rpartition(":")[2]), settings.variables.joined_run, Claims()
+    slot = take_slot(slots, port, settings.variables.slots, kind, wanted)
 
     def tell(heartbeat: dict[str, Any]) -> None:
         assert run is not None
@@ -128,13 +137,14 @@ def _join_elsewhere(
     paths: RunPaths,
     remembered: Mapping[str, Any],
     settings: Settings,
+    say: Callable[[str], None],
 ) -> Membership:
     variables = settings.variables
     assert variables.credentials_dir is not None
     # The token tells the gateway which slot this worker had.
     hello = Hello(kind, identity_of(paths, settings.overrides), token=remembered["token"])
     tunnel = Tunnel(server, hello, variables.credentials_dir, variables.password_file)
-    welcome = _let_in(tunnel, stop)
+    welcome = _let_in(tunnel, stop, say)
     is_far = kind == TRAINER and (read_json(paths.gateway_json) or {}).get("started") != welcome.gateway
     known = None
     if is_far:
@@ -162,12 +172,20 @@ def _join_elsewhere(
         tunnel.close()
         raise
     # A trainer in the run's own directory writes its heartbeat there itself.
-    tell = tunnel.tell if is_far or kind != TRAINER else None
-    joined = connection, welcome.slot, settings.joined(welcome.settings), tell, ended, tunnel.close
-    return Membership(*joined, is_far=is_far, run=known, check=check)
+    return Membership(
+        connection,
+        -1 if welcome.slot is None else welcome.slot,
+        settings.joined(welcome.settings),
+        tunnel.tell if is_far or kind != TRAINER else None,
+        ended=ended,
+        leave=tunnel.close,
+        is_far=is_far,
+        run=known,
+        check=check,
+    )
 
 
-def _let_in(tunnel: Tunnel, stop: Callable[[], bool]) -> Welcome:
+def _let_in(tunnel: Tunnel, stop: Callable[[], bool], say: Callable[[str], None]) -> Welcome:
     """Waits until the gateway has let us in.
 
     Raises:
@@ -183,6 +201,7 @@ def _let_in(tunnel: Tunnel, stop: Callable[[], bool]) -> Welcome:
         while tunnel.welcome is None:
             _raise_if_refused(tunnel)
             waiting.check()
+            say(tunnel.down)
             time.sleep(_POLL_SECS)
     except BaseException:
         tunnel.close()

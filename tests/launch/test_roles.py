@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import fcntl
 import functools
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,9 @@ import pytest
 from tests.support.fake_run import SAVES, start_program
 from tests.support.supervised import make_supervisor, waits_for_lines
 from tests.support.waiting import gone
-from tfagents_system.launch import role_process
-from tfagents_system.launch.role_process import RoleProcess, end_orphans
-from tfagents_system.launch.supervisor import Supervisor
-from tfagents_system.machine import processes
+from tfagents_system.launch import run_status
+from tfagents_system.launch import supervisor as supervision
+from tfagents_system.launch.supervisor import RoleProcess, end_orphans
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_paths import RunPaths
@@ -39,15 +36,15 @@ def test_the_backoff_doubles_and_a_long_life_resets_it(tmp_path: Path, monkeypat
     role.poll()
     assert [role.restart_later() for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
     assert role.given_up
-    monkeypatch.setattr(role_process, "_HEALTHY_SECS", -1.0)
+    monkeypatch.setattr(supervision, "_HEALTHY_SECS", -1.0)
     assert role.restart_later() == 1.0 and role.failures == 1
-    role_process.kill_roles([role])
+    supervision.kill_roles([role])
 
 
 def test_a_role_that_cannot_be_started_is_tried_again_and_given_up_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(role_process, "_FIRST_BACKOFF_SECS", 0.0)
+    monkeypatch.setattr(supervision, "_FIRST_BACKOFF_SECS", 0.0)
 
     def start_nothing(environ: Any, path: Path) -> Any:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -101,84 +98,6 @@ def test_a_players_life_is_over_before_its_role_is_started_again(run_dir: Path, 
     assert (run_dir / "alive").read_text() == ""
 
 
-@dataclasses.dataclass
-class Stuck:
-    """A process in uninterruptible sleep: SIGKILL comes to nothing."""
-
-    pid: int
-    returncode: int | None = None
-
-    def poll(self) -> int | None:
-        return None
-
-    def wait(self) -> int | None:
-        raise AssertionError("for ever")
-
-    def send_signal(self, number: int, /) -> None:
-        pass
-
-    def kill(self) -> None:
-        pass
-
-
-def test_roles_that_the_kernel_does_not_let_go_are_waited_for_once_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(processes, "KILL_SECS", 1.0)
-    sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    stuck = [Stuck(2**22 + k) for k in range(3)]
-    starts: list[Any] = [functools.partial(lambda process, environ, log: process, process) for process in stuck]
-    roles = [RoleProcess(f"worker_{k}", start, {}, tmp_path / f"{k}", 3) for k, start in enumerate(starts)]
-    roles.append(
-        RoleProcess("trainer", functools.partial(lambda process, *_: process, sleeper), {}, tmp_path / "trainer", 3)
-    )
-    for role in roles:
-        role.poll()
-    began = time.monotonic()
-    role_process.kill_roles(roles)
-    assert 1.0 <= time.monotonic() - began < 2.8, "not 1 s for each"
-    assert [role.exit_code for role in roles] == [-signal.SIGKILL] * 4 and not any(role.is_running() for role in roles)
-    out = capfd.readouterr().out
-    assert out.count("has not ended 1 s after SIGKILL: the kernel holds on to pid") == 3 and "trainer" not in out
-    assert "worker_1 has not ended" in (tmp_path / "1").read_text()
-
-
-@pytest.fixture
-def started(run_dir: Path, stop: StopFlag, fast: None) -> Iterator[Callable[..., Supervisor]]:
-    """Starts supervisors whose steps the test makes."""
-    supervisors: list[Supervisor] = []
-
-    def start(roles: dict[str, str], **more: Any) -> Supervisor:
-        supervisors.append(make_supervisor(run_dir, stop, roles, **more))
-        supervisors[-1]._begin()
-        supervisors[-1].step()
-        return supervisors[-1]
-
-    yield start
-    for supervisor in supervisors:
-        supervisor.kill_all()
-        supervisor._end_orphans()
-        supervisor.status.view.stop([])
-
-
-def test_what_roles_that_end_together_have_left_is_waited_for_once(
-    started: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[set[str]] = []
-
-    def end_marked(marks: Collection[str]) -> list[int]:
-        asked.append(set(marks))
-        return []
-
-    supervisor = started({"worker": "exit 1"}, workers=3)
-    assert processes.wait_until(lambda: not any(worker.is_running() for worker in supervisor.workers), 10.0)
-    with monkeypatch.context() as patch:
-        patch.setattr(processes, "end_marked", end_marked)
-        supervisor.step()
-    assert asked == [{worker.mark for worker in supervisor.workers}]
-    assert [worker.failures for worker in supervisor.workers] == [1, 1, 1]
-
-
 # Roles that outlive their supervisor.
 
 
@@ -226,7 +145,7 @@ def test_those_that_save_are_waited_for_and_not_touched(
         print(line, **options)
         (paths.exp_dir / "saved").touch()
 
-    monkeypatch.setattr(role_process, "print", print_and_save, raising=False)
+    monkeypatch.setattr(run_status, "print", print_and_save, raising=False)
     orphan = start_orphan()
     end_orphans(paths, 30.0)
     assert processes_of_run(paths.exp_dir) == [], "it was waited for"

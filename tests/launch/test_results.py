@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.fake_run import ProgramStarter
 from tests.support.waiting import until
-from tfagents_system.launch import wrap_up
+from tfagents_system.launch import run_status
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -38,7 +38,7 @@ def results_with(paths, monkeypatch, programs, stop, begun=None, **more):
         return process
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    return wrap_up.write_results(paths, ProgramStarter(), cpus=(), environ=dict(os.environ), stop=stop, **more)
+    return run_status.write_results(paths, ProgramStarter(), cpus=(), environ=dict(os.environ), stop=stop, **more)
 
 
 def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
@@ -47,7 +47,7 @@ def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
         paths, monkeypatch, ["raise ValueError('no rows')", fails, "import sys; sys.exit('error: no plotly')"]
     )
     assert lines == [
-        f"note: no plot: ValueError: no rows (log in {paths.log('plots')})",
+        f"note: no plot: ValueError: no rows (log in {paths.log('plot')})",
         f"note: no video: exit code -9 (log in {paths.log('video')})",
         f"note: no report: no plotly (log in {paths.log('report')})",
         f"policy: {paths.policies / 'greedy_policy'}",
@@ -55,24 +55,18 @@ def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
 
 
 def test_what_waits_in_files_is_not_called_sent(paths, monkeypatch):
-    monkeypatch.setattr(wrap_up, "print", lambda *args, **how: os.write(-1, b""), raising=False)  # A closed terminal.
+    monkeypatch.setattr(run_status, "print", lambda *args, **how: os.write(-1, b""), raising=False)
     where = "Weights & Biases: in files; to send them: wandb sync logs/run/wandb/offline-run-1"
     lines = results(paths, monkeypatch, [f"print({where!r})"], tracking=True, report=False)
     assert lines[0] == f"track:  {where}"
-
-
-def test_what_is_not_wanted_is_not_begun(paths, monkeypatch):
-    lines = results(paths, monkeypatch, [], report=False)
-    assert lines == [f"policy: {paths.policies / 'greedy_policy'}"]
-    assert list(paths.logs.iterdir()) == []
 
 
 def test_a_disk_that_nothing_can_be_written_to_is_told(paths, monkeypatch):
     paths.logs.rmdir()
     paths.logs.write_text("")  # Whoever is root may write into read-only folders.
     lines = results(paths, monkeypatch, [])
-    for line, log in zip(lines, ("plots", "video", "report"), strict=False):
-        assert line == f"note: no {log.removesuffix('s')}: {paths.log(log)}: Not a directory"
+    for line, log in zip(lines, ("plot", "video", "report"), strict=False):
+        assert line == f"note: no {log}: {paths.log(log)}: Not a directory"
     assert lines[3:] == [f"policy: {paths.policies / 'greedy_policy'}"]
 
 
@@ -82,25 +76,17 @@ def test_no_process_or_log_left_is_told(paths, monkeypatch):
 
     removes = f"import shutil, sys; shutil.rmtree({str(paths.logs)!r}); sys.exit(1)"
     lines = results(paths, monkeypatch, [removes])
-    assert lines[0] == f"note: no plot: {paths.log('plots')}: No such file or directory"
+    assert lines[0] == f"note: no plot: {paths.log('plot')}: No such file or directory"
     monkeypatch.setattr(subprocess, "Popen", popen)
     paths.logs.mkdir()
-    lines = wrap_up.write_results(paths, ProgramStarter(), cpus=(), environ={}, stop=StopFlag(signals=()))
-    assert lines[0] == f"note: no plot: {paths.log('plots')}: Resource temporarily unavailable"
+    lines = run_status.write_results(paths, ProgramStarter(), cpus=(), environ={}, stop=StopFlag(signals=()))
+    assert lines[0] == f"note: no plot: {paths.log('plot')}: Resource temporarily unavailable"
     assert lines[2] == f"note: no report: {paths.log('report')}: Resource temporarily unavailable"
-
-
-def test_a_video_that_vanishes_is_told(paths, monkeypatch):
-    paths.videos.mkdir()
-    (paths.videos / "gone.mp4").symlink_to("nowhere")
-    lines = results(paths, monkeypatch, ["", "", ""])
-    assert lines[0] == f"plot:   {paths.learning_curve}"
-    assert lines[1].startswith("note: no video: ") and "gone.mp4" in lines[1]
 
 
 @pytest.mark.parametrize("insists", [False, True])
 def test_what_is_cut_short_has_time_to_tell_a_device_to_wait_unless_the_user_insists(paths, monkeypatch, insists):
-    monkeypatch.setattr(wrap_up, "_DEADLINE_SECS", 0.2)
+    monkeypatch.setattr(run_status, "_DEADLINE_SECS", 0.2)
     stop, told, begun = StopFlag(signals=()), paths.exp_dir / "told", paths.exp_dir / "begun"
     program = (
         "import pathlib, signal, sys, time\n"
