@@ -214,13 +214,13 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[object]], row_texts: I
 def _overview(models: Sequence[RunModel], groups: Sequence[Group], not_compared: Sequence[str]) -> str:
     """Problems; the facts of one run, or tables of several and of their groups."""
     several = len(models) > 1
-    found = [
+    texts = [
         f"{model.name}: {text}" if several else text
         for model in models
         if model.status is not None
         for text in problems(model.status, model.read_at)
     ]
-    parts = [f'<div class="problem">{_escaped(text)}</div>' for text in (*found, *not_compared)]
+    parts = [f'<div class="problem">{_escaped(text)}</div>' for text in (*texts, *not_compared)]
     if not several:
         facts = [f"<div><b>{_escaped(text)}</b><span>{name}</span></div>" for name, text in facts_of(models[0]).items()]
         return "".join([*parts, f'<div class="facts">{"".join(facts)}</div>'])
