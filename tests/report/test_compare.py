@@ -102,12 +102,6 @@ def test_peers_are_read(tmp_path: Path) -> None:
     assert read_runs([tmp_path / "long"])[0].values[-1] == np.mean(range(20, 30))
 
 
-@pytest.mark.parametrize("state", ["running", "stopped", "failed"])
-def test_a_run_that_is_not_done_may_have_nothing_yet(tmp_path: Path, state: str) -> None:
-    (run,) = read_runs([our_run(tmp_path / "exp_task_0", [], state)])
-    assert run.state == state and run.is_unfinished and len(run.steps) == 0
-
-
 def test_all_that_cant_be_read_is_named(tmp_path: Path) -> None:
     done = our_run(tmp_path / "a", [])
     gone = our_run(tmp_path / "b", [1.0])

@@ -143,18 +143,6 @@ def test_a_worker_that_only_evaluates_adds_a_share_and_is_waited_for():
     assert evaluations.missing(5) == [0, 1]
 
 
-def test_evaluators_make_an_evaluation_complete_and_one_that_joins_adds_its_share():
-    evaluations = Evaluations(num_episodes=3, sharing=range(2, 4))
-    assert evaluations.missing(1) == [2, 3]
-    evaluations.add(share(1, 2, 1.0, 1.0))
-    evaluations.add(share(-1, 9))
-    evaluations.add(share(1, 3, 4.0))
-    assert evaluations.pop_ready() == [] and evaluations.missing(1) == [9]
-    evaluations.add(share(1, 9, 2.0, 2.0))
-    [(_, reports)] = evaluations.pop_ready()
-    assert summarize("eval", reports)["eval_episodes"] == 5 and summarize("eval", reports)["eval_return"] == 2.0
-
-
 def test_what_devices_say_is_summed_or_the_largest_and_needs_no_episode():
     said = [
         {"late_steps": 2.0, "step_ms_p99": 51.0},

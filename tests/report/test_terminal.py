@@ -27,14 +27,6 @@ def test_the_line_says_it_all():
     )
 
 
-@pytest.mark.parametrize("width", [40, 80])
-def test_what_simulators_have_done_is_in_the_live_view(width):
-    content = status(workers=64)
-    content["run"] |= {"env_faults": 8, "episodes": 50, "last_env_fault": "worker 1, environment 0, episode 3: boom"}
-    words_of_it = "8 environment faults (they have cut 14% of its episodes)"
-    assert f"{words_of_it}, last: worker 1, environment 0, episode 3: boom" in words(rendered(content, width))
-
-
 def test_before_there_are_numbers_the_line_says_what_the_roles_do():
     content = status(workers=12)
     content["roles"]["trainer"] = {"alive": True, "restarts": 0}
@@ -182,16 +174,3 @@ def test_a_terminal_gets_the_live_view_and_then_the_final_lines():
     assert "4,800" in text
     assert text.endswith("policy: there\n")
     assert "\x1b[?25h" in text  # The cursor is back.
-
-
-def test_a_view_that_is_left_shows_the_end_and_nothing_more_moves():
-    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=40)
-    view, content = ProgressView(console), status()
-    view.start()
-    view.update(content)
-    content["run"]["state"] = "done"
-    view.leave(content)
-    text = console.file.getvalue()
-    assert "done" in text and "running" not in text.rpartition("done")[2]
-    view.stop(["finished"])
-    assert console.file.getvalue() == f"{text}finished\n"

@@ -281,32 +281,6 @@ def test_mlflow_has_rows_and_settings_whatever_they_are_called(paths: RunPaths, 
     assert sorted((metric.value, metric.step) for metric in history(TRAIN)) == [(1, 1000), (2, 1000), (3, 990)]
 
 
-def test_mlflow_gets_the_settings_that_an_attempt_before_could_not_send(
-    paths: RunPaths, mlflow_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mlflow import MlflowClient
-
-    def send(client: MlflowClient, run_id: str, metrics: Any = (), params: Any = ()) -> None:
-        if params and not sent:
-            sent.append(run_id)
-            raise ConnectionError("no route to host")
-        log_batch(client, run_id, metrics=metrics, params=params)
-
-    sent: list[str] = []
-    log_batch = MlflowClient.log_batch
-    monkeypatch.setattr(MlflowClient, "log_batch", send)
-    tracked = keep_tracked(paths, {"mlflow_uri": mlflow_server})
-    tracker = Tracker(paths, tracked, print)
-    tracker.feeds[0].take([row(100)])
-    assert tracker.feeds[0].problem == "ConnectionError: no route to host"
-    monkeypatch.setattr(tracker.feeds[0], "_next_at", 0.0)
-    tracker.feeds[0].take([row(100)])
-    assert tracker.feeds[0].problem == ""
-    run = MlflowClient(mlflow_server).get_run(sent[0])
-    assert run.data.metrics[TRAIN] == 1.0 and run.data.params["params.discount"] == "0.99"
-    assert run.data.params["params.layers"] == "[256, 256]" and run.data.params["variables.SAC_SEED"] == "3"
-
-
 @pytest.mark.parametrize("answers", ["refuses", "hangs", "hangs up"])
 def test_a_server_that_does_not_answer_is_tried_again_later(
     paths: RunPaths, answers: str, monkeypatch: pytest.MonkeyPatch
