@@ -32,7 +32,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with, in_callers_terms
 from tfagents_system.launch.python_path import folders_of_python_path
-from tfagents_system.machine.processes import children, describe_stuck, end_all, is_alive, kill_session, started_apart
+from tfagents_system.machine.processes import children, end_all, is_alive, kill_session, started_apart
 from tfagents_system.machine.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent
 from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINER
 
@@ -352,8 +352,7 @@ def call(
     def end() -> None:
         kill_session(process.pid)
         process.wait()
-        if left := end_all(lambda: [pid for pid in adopted() if is_alive(pid)]):
-            print(f"note: {describe_stuck('what the check has started', left)}", flush=True)
+        end_all(lambda: [pid for pid in adopted() if is_alive(pid)])
         for pid in adopted():
             has_ended(pid)
 
@@ -473,15 +472,10 @@ class RoleStarter:
         for pid in self.orphans(roles):
             has_ended(pid)
 
-    def end_orphans(self) -> list[int]:
-        """Ends all orphans, once no role is left: such as those without marks, in sessions of their own.
-
-        Returns:
-          Pids of those that can't be ended.
-        """
-        stuck = end_all(lambda: [pid for pid in self.orphans(()) if is_alive(pid)])
+    def end_orphans(self) -> None:
+        """Ends all orphans, once no role is left: such as those without marks, in sessions of their own."""
+        end_all(lambda: [pid for pid in self.orphans(()) if is_alive(pid)])
         self.reap_orphans(())
-        return stuck
 
 
 def _run_module(module: str, arguments: Sequence[str]) -> NoReturn:

@@ -211,10 +211,6 @@ class RoleProcess:
         if self._process is not None:
             self._process.send_signal(role_stop_signal())
 
-    def tell_stuck(self, pids: Sequence[int]) -> None:
-        """Tells of processes that SIGKILL has not ended."""
-        say(f"note: {self.log_line(processes.describe_stuck(self.name, pids))}")
-
     # Its log.
 
     def log_line(self, text: str) -> str:
@@ -262,14 +258,12 @@ def kill_roles(roles: Sequence[RoleProcess]) -> None:
         role._start_at = None
         if role._process is not None:
             role._process.kill()
-    deadline = time.monotonic() + processes.KILL_SECS
+    processes.wait_until(lambda: not any(role.is_running() for role in roles), processes.KILL_SECS)
     for role in roles:
-        process, role._process = role._process, None
-        if process is None:
-            continue
-        if not processes.wait_until(lambda: process.poll() is not None, deadline - time.monotonic()):  # noqa: B023
-            role.tell_stuck([process.pid])
-        role.exit_code = -signal.SIGKILL if process.returncode is None else process.returncode
+        if role._process is not None:
+            code = role._process.poll()
+            role.exit_code = -signal.SIGKILL if code is None else code
+            role._process = None
     end_what_is_left(roles)
 
 
@@ -279,8 +273,7 @@ def end_what_is_left(roles: Collection[RoleProcess]) -> None:
     if not begun:
         return
     processes.kill_session(*begun)
-    if stuck := processes.end_marked([role.mark for role in begun.values()]):
-        next(iter(begun.values())).tell_stuck(stuck)
+    processes.end_marked([role.mark for role in begun.values()])
     for role in begun.values():
         role._session = None
 
@@ -297,8 +290,7 @@ def end_orphans(paths: RunPaths, deadline_secs: float, *, has_lock: bool = False
     deadline, spoke = time.monotonic() + deadline_secs, False
     while (orphans := processes_of_run(paths.exp_dir)) and (has_lock or owner_of_run(paths) is None):
         if time.monotonic() > deadline:
-            if stuck := processes.end_all(lambda: processes_of_run(paths.exp_dir)):
-                say(f"note: {processes.describe_stuck('an earlier start of this run', stuck)}")
+            processes.end_all(lambda: processes_of_run(paths.exp_dir))
             return
         if not spoke:
             spoke = True
@@ -461,11 +453,11 @@ class Supervisor:
                 self.status.tell("done", "finished")
                 self.status.view.leave(self.status.to_json())
                 final_lines = or_why_not(self._rules.results)
-            self._end_orphans()
+            self.starter.end_orphans()
         except BaseException as error:
             # Whatever went wrong in here: no process is left, and the status says so.
             self.kill_all()
-            self._end_orphans()
+            self.starter.end_orphans()
             self.status.view.stop([])
             self.status.exit_code = EXIT_FAILED
             self.status.tell("failed", f"the supervisor itself failed: {error}")
@@ -508,10 +500,6 @@ class Supervisor:
 
     def _pids(self) -> list[int]:
         return [role.pid for role in self.roles.values() if role.pid is not None]
-
-    def _end_orphans(self) -> None:
-        if stuck := self.starter.end_orphans():
-            say(f"note: {processes.describe_stuck('what a role has left', stuck)}")
 
     def _check_directory(self) -> None:
         """Ends a run whose directory is gone: nothing can be saved. Ends one that another start has taken over, and
