@@ -45,7 +45,7 @@ from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag, r
 from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.report.tracking.settings import TrackingSettings, keep_tracked
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.heartbeat import STALE_SECS, read_heartbeat
+from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import (
     DISPENSABLE,
@@ -528,10 +528,8 @@ class Supervisor:
 
     def has_joined_workers(self) -> bool:
         """Whether workers that this supervisor did not start are at work."""
-        others = (path for path in self.paths.heartbeats.glob("worker_*.json") if path.stem not in self.roles)
-        beats = [beat for path in others if (beat := read_heartbeat(path)) is not None]
-        oldest = time.time() - STALE_SECS
-        return any(beat["state"] != "stopped" and beat.get("time", 0.0) > oldest for beat in beats)
+        beats = self.status.remote_roles().items()
+        return any(is_worker(name) and beat["alive"] and beat["state"] != "stopped" for name, beat in beats)
 
     def is_at_work(self, role: str) -> bool:
         """Whether a role has come so far that ending it unsaved would lose something."""
