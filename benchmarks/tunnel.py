@@ -35,19 +35,21 @@ _APART, _SHARED = "tunnel, gateway apart", "tunnel, gateway on the server's CPU"
 def serve(pipe: Pipe, reverb_port: int, folder: Path, cpu: int) -> None:
     """A gateway to a replay server; serves until it is killed."""
     os.sched_setaffinity(0, {cpu})
-    from tfagents_system.cluster.gateway import Gateway, RemoteSlots, RunFacts, listen
+    from tfagents_system.cluster.gateway import Gateway, RemoteSlots, listen
     from tfagents_system.machine.worker_slots import SlotCounts
     from tfagents_system.run_files.run_paths import RunPaths
     from tfagents_system.transport import credentials
 
     paths = RunPaths(folder)
     credentials.ensure_credentials(paths.credentials, "benchmark")
-    # Slots from 0: the segments are those of worker 0.
-    facts = RunFacts(paths, _IDENTITY, 2, {"variables": {}, "defaults": {}}, 0, reverb_port)
-    slots = RemoteSlots(SlotCounts(0, 1, 2), reverb_port, has_trainer=False)
-    gateway, listener = Gateway(facts, slots, credentials.server_context(paths.credentials)), listen(0)
+    slots = RemoteSlots(SlotCounts(0, 1, 2), reverb_port, has_trainer=False)  # From 0: segments are of worker 0.
+    gateway, listener = Gateway(paths, _IDENTITY, {"variables": {}, "defaults": {}}, 0, reverb_port, slots), listen(0)
+
+    async def run() -> None:
+        await (await gateway.listen(listener, credentials.server_context(paths.credentials))).serve_forever()
+
     pipe.send(listener.getsockname()[1])
-    asyncio.run(gateway.accept(listener))
+    asyncio.run(run())
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def test_train_params_load_in_the_python_of_a_users_simulator():
     names = set(done.stdout.split())
     assert not names & {"numpy", "tensorflow", "reverb", "msgspec"}
     files = [ROOT / f"{name.replace('.', '/')}.py" for name in names if name.startswith("tfagents_system.")]
-    assert ROOT / "tfagents_system/checks/hyperparameters.py" in files, done.stderr
+    assert ROOT / "tfagents_system/hyperparameters.py" in files, done.stderr
     assert {file.name: found(file, 9) for file in files if file.exists()} == {f.name: "" for f in files if f.exists()}
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.fakes import FakeParams, NumberedEnv
 from tests.support.lanes_for_tests import NumberedLane, vector_of
-from tfagents_system import workers
 from tfagents_system.envs.curriculum import Curriculum, Place
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -17,7 +16,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.machine import processes
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.worker.episode_runner import EpisodeRunner
-from tfagents_system.workers import TooLargeError, WorkerEnvironments
+from tfagents_system.workers import MemoryLimit, TooLargeError, WorkerEnvironments
 
 COLLECT, EVAL = Place(False, 0), Place(True, 0)
 CURRICULUM = {"mass": {"iters": [0, 5], "range": [1.0, 2.0]}, "friction": {"iters": [3], "range": [0.5, 0.5]}}
@@ -252,51 +251,18 @@ def test_close_that_raises_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch)
 # Memory.
 
 
-def test_without_a_limit_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "tree_resident_bytes", lambda pid: 1 / 0)
-    environments = make(Params())
-    environments.look_at_memory()
-    environments.memory.check_own()
-
-
 def test_a_worker_above_its_limit_is_told_to_start_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     resident_bytes = 100 * 2**20
     monkeypatch.setattr(processes, "tree_resident_bytes", lambda pid: resident_bytes)
-    environments = make(Params(), worker=3, memory_mb=100)
-    environments.look_at_memory()
-    environments.memory.check_own()
-    resident_bytes += 1
-    environments.look_at_memory()
-    environments.memory.check_own()  # It looks once a second only.
-    monkeypatch.setattr(environments.memory, "_look_due", 0.0)
-    environments.look_at_memory()
-    with pytest.raises(TooLargeError, match="worker 3: its process takes 100 MiB, more than SAC_WORKER_MEMORY_MB=100"):
-        environments.memory.check_own()
-
-
-@pytest.mark.parametrize("age_secs", [0.0, 61.0], ids=["young", "old"])
-def test_an_environment_that_outgrows_its_process_is_built_again(
-    monkeypatch: pytest.MonkeyPatch, age_secs: float
-) -> None:
-    environments = make(Params(), memory_mb=50)
-    clock = workers.time.monotonic
-    for round_ in range(5):
-        now = clock() + round_ * 100.0
-        monkeypatch.setattr(workers.time, "monotonic", lambda now=now: now)
-        environments._built_at[COLLECT] = now - age_secs
-        environments.memory._too_large[COLLECT.name] = "worker 0: the process of environment 0 takes 51 MiB"
-        before = environments.collect[0]
-        if age_secs == 0.0 and round_ == 2:
-            with pytest.raises(EnvironmentFault, match="its first minute: MemoryError: .*51 MiB: find the leak"):
-                environments.begin_episode(COLLECT)
-            return
-        environments.begin_episode(COLLECT)
-        assert environments.collect[0] is not before
-        run_episode(environments)
-        same = environments.collect[0]
-        environments.begin_episode(COLLECT)
-        assert environments.collect[0] is same, "once is enough"
-    assert age_secs > 0.0 and environments.faults == 0
+    limit = MemoryLimit(3, 100)
+    for more_bytes in (0, 2**20):  # It measures once a second only.
+        resident_bytes += more_bytes
+        limit.look()
+        limit.check()
+    monkeypatch.setattr(limit, "_look_due", 0.0)
+    limit.look()
+    with pytest.raises(TooLargeError, match="worker 3: its processes take 101 MiB, more than SAC_WORKER_MEMORY_MB=100"):
+        limit.check()
 
 
 class VectorParams(Params):

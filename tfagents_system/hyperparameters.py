@@ -1,44 +1,122 @@
 """Hyperparameters: every attribute of TrainParams, its default, and what is known about it.
 
-One entry defines everything about an attribute: its type with the rule for its values, its unit, the values of other
-attributes with which it has an effect (`When`, `Unless`; otherwise always), and the values that replace None
-(`ByAlgorithm`). docs/reference/parameters.md shows the same as tables.
+    target_update_period: Annotated[Count, "updates", Unless("algorithm", "crossq")] = 1
 
-This module needs nothing but Python 3.9.
+One entry defines everything about an attribute: its type with the rule for its values, its unit (a text, with "per
+worker" or "in total"), the values of other attributes with which it has an effect (`When`, `Unless`; otherwise always),
+and the values that replace None (`ByAlgorithm`). docs/reference/parameters.md shows the same as tables.
+
+This module needs nothing but Python 3.9: processes of users' environments load TrainParams, too.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import typing
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from tfagents_system.checks import frame_stacks, rules
-from tfagents_system.checks.hyperparameters import (
-    REQUIRED,
-    ByAlgorithm,
-    Count,
-    CountOrZero,
-    Layers,
-    MayChange,
-    NotDeterministic,
-    Number,
-    Optimizer,
-    Option,
-    Options,
-    Positive,
-    Unless,
-    When,
-)
 from tfagents_system.checks.rules import (
+    REQUIRED,
+    TRUE_OR_FALSE,
+    Option,
     Rule,
-    StopConditions,
+    broken_keys,
     integer_from,
     number_above,
     number_in,
     number_where,
-    rows_such_as,
+    one_of,
+    options,
+    or_none,
 )
 from tfagents_system.checks.schedules import SchedulableFraction, SchedulablePositive
+from tfagents_system.errors import UserError, shown
+
+_Settings = TypeVar("_Settings")
+Count = Annotated[int, integer_from(1)]
+CountOrZero = Annotated[int, integer_from(0)]
+Number = Annotated[float, rules.NUMBER]
+Positive = Annotated[float, number_above(0)]
+Layers = Annotated[Sequence[int], rules.LAYERS]
+_BETA = number_where("a number of at least 0 and below 1", lambda value: 0 <= value < 1)
+Optimizer = Annotated[
+    Mapping[str, Any],
+    options(
+        name=Option("adam", one_of(("adam", "adamw", "sgd")), "Which one."),
+        beta_1=Option(None, _BETA, "Decay rate of Adam's first moment; None: 0.9, with crossq 0.5."),
+        beta_2=Option(0.999, _BETA, "Decay rate of Adam's second moment."),
+        epsilon=Option(1e-7, number_above(0), "Added by Adam to the square root of the second moment."),
+        momentum=Option(0.0, _BETA, "Of SGD."),
+        weight_decay=Option(
+            None,
+            rules.NOT_NEGATIVE,
+            "AdamW: each step subtracts it times the learning rate times the weights, 0.01 where it is not set. Adam "
+            "and SGD: it times the weights joins the gradient, 0 where it is not set.",
+        ),
+        global_clipnorm=Option(
+            None, or_none(number_above(0)), "Maximum norm of the gradients of all variables together; None: no limit."
+        ),
+    ),
+]
+
+
+class When(NamedTuple):
+    """What another attribute must be for this one to have an effect.
+
+    Attributes:
+      attribute: The other attribute.
+      value: Its value; True and False also match whatever is truthy or falsy, such as an empty tuple. A tuple matches
+        any of its values.
+      is_equal: If False, it must be anything else.
+    """
+
+    attribute: str
+    value: Any = True
+    is_equal: bool = True
+
+    def holds(self, found: Any) -> bool:
+        """Whether this attribute has an effect when the other one is `found`."""
+        values = self.value if isinstance(self.value, tuple) else (self.value,)
+        is_it = bool(found) == self.value if isinstance(self.value, bool) else found in values
+        return is_it == self.is_equal
+
+
+def Unless(attribute: str, value: Any) -> When:
+    """What another attribute must not be for this one to have an effect."""
+    return When(attribute, value, is_equal=False)
+
+
+class ByAlgorithm:
+    """Values from the algorithms' papers, which replace None.
+
+    Args:
+      others: For all algorithms that are not named.
+      named: By algorithm; a function gets the params.
+    """
+
+    def __init__(self, others: Any = None, **named: Any) -> None:
+        self.others, self.named = others, named
+
+    def value(self, params: Any) -> Any:
+        """The value for `params.algorithm`."""
+        found = self.named.get(params.algorithm, self.others)
+        return found(params) if callable(found) else found
+
+
+class NotDeterministic(NamedTuple):
+    """With SAC_DETERMINISTIC=1 it must have its default: `why`."""
+
+    why: str
+
+
+class MayChange:
+    """`--set` may give it to a run that has begun: what was learned and what is stored fit any value."""
+
+
+# The attributes.
 
 RACE_END_STEPS = 40  # Of a mini-race: errors there say little, and change no priority (as in Linesight).
 
@@ -121,7 +199,7 @@ class Hyperparameters:
     """Actor and alpha step in every so many updates, the critics in each."""
     tqc: Annotated[
         Mapping[str, Any],
-        Options(
+        options(
             num_quantiles=Option(25, integer_from(2), "Quantiles of each critic."),
             num_dropped_quantiles=Option(
                 2,
@@ -148,7 +226,7 @@ class Hyperparameters:
     """Share of the other actions that are the best of Q + 0.01 * normal noise: those of nearly equal value vary."""
     iqn: Annotated[
         Mapping[str, Any],
-        Options(
+        options(
             num_quantiles=Option(
                 8,
                 rules.EVEN,
@@ -172,7 +250,7 @@ class Hyperparameters:
     """Units of each critic's hidden layers, over observation and action together."""
     recurrent: Annotated[
         bool | Mapping[str, Any],
-        Options(
+        options(
             lstm_units=Option(64, integer_from(1), "Units of the LSTM of actor and critics."),
             sequence_length=Option(
                 20,
@@ -208,7 +286,7 @@ class Hyperparameters:
     """Rate of the dropout behind each hidden layer's product in the critics, in updates: policies drop nothing."""
     batch_renormalization: Annotated[
         bool | Mapping[str, Any] | None,
-        Options(
+        options(
             warmup_steps=Option(
                 100_000,
                 integer_from(0),
@@ -253,7 +331,7 @@ class Hyperparameters:
     action_history: CountOrZero = 0
     """Actions before the current one that are part of the observation, in [-1, 1] or one-hot, oldest first: for systems
     that act with a delay. Before an episode's start zeros, or in real time the default action."""
-    action_table: Annotated[Sequence[Sequence[float]] | None, rows_such_as("[[1, 0, -0.5], [0, 1, 0]]")] = None
+    action_table: Annotated[Sequence[Sequence[float]] | None, rules.ROWS] = None
     """Actions to choose from where the environment's action is a Box, a row of numbers in its units each."""
 
     # Optimizers.
@@ -341,7 +419,7 @@ class Hyperparameters:
     step in the replay buffer): what comes after it is not what the policy would have got."""
     mini_race: Annotated[
         Mapping[str, Any] | None,
-        Options(
+        options(
             steps=Option(REQUIRED, integer_from(1), "How long a mini-race is.", "steps"),
             oversampling=Option(
                 (40, 5),
@@ -411,7 +489,7 @@ class Hyperparameters:
     with `apply_to_eval`)."""
 
     # The end of a run before `num_iter` or `num_env_steps`.
-    stop_when: Annotated[StopConditions | None, MayChange] = None
+    stop_when: Annotated[Mapping[str, float] | None, rules.CONDITIONS, MayChange] = None
     """Ends the run as its normal end does, such as `{"eval_success": 0.95, "evaluations": 3}`: so many evaluations in a
     row (without that key: one) with at least this `eval_success` or `eval_return` or both; or
     `{"no_improvement_env_steps": 200_000}`: none was better, by `best_metric`, for so many environment steps. Only
@@ -420,3 +498,97 @@ class Hyperparameters:
         Positive | None, "hours", MayChange, NotDeterministic("a clock would decide how long the run is")
     ] = None
     """Training time of a run, all of its starts together; it ends with the iteration. None: no limit."""
+
+
+# What is known about them.
+
+
+@dataclasses.dataclass(frozen=True)
+class Hyperparameter:
+    """What is known about one attribute.
+
+    Attributes:
+      acts: Conditions that must all hold for it to have an effect.
+    """
+
+    name: str
+    default: Any
+    rule: Rule
+    unit: str
+    acts: tuple[When, ...]
+    by_algorithm: ByAlgorithm
+    may_change: bool
+    not_deterministic: NotDeterministic | None
+
+    @property
+    def takes_schedule(self) -> bool:
+        """Whether a schedule may be in the place of its number."""
+        return self.rule.details is not None and self.rule.keys is None
+
+    def filled(self, value: Any) -> Any:
+        """A value with all keys, if it is a dictionary of options or True; others stay what they are."""
+        if self.rule.keys is None or value is None or value is False:
+            return value
+        return {key: option.default for key, option in self.rule.keys.items()} | (value if value is not True else {})
+
+
+@functools.cache
+def described_by(params_class: type) -> Mapping[str, Hyperparameter]:
+    """The public annotated attributes of a class by name, in its order.
+
+    Raises:
+      KeyError: One has a type without a rule.
+    """
+    hints = typing.get_type_hints(params_class, include_extras=True)
+    return {name: _described(params_class, name, hint) for name, hint in hints.items() if not name.startswith("_")}
+
+
+def _described(params_class: type, name: str, hint: Any) -> Hyperparameter:
+    metadata = getattr(hint, "__metadata__", ())
+    return Hyperparameter(
+        name,
+        getattr(params_class, name),
+        _rule(hint),
+        unit=", ".join(unit for unit in metadata if isinstance(unit, str)),
+        acts=tuple(condition for condition in metadata if isinstance(condition, When)),
+        by_algorithm=next((values for values in metadata if isinstance(values, ByAlgorithm)), ByAlgorithm()),
+        may_change=MayChange in metadata,
+        not_deterministic=next((reason for reason in metadata if isinstance(reason, NotDeterministic)), None),
+    )
+
+
+def _rule(hint: Any, given: Sequence[Rule] = ()) -> Rule:
+    """The rule given beside a type, else the type's own; `| None` allows None as well, `bool |` True and False."""
+    if hasattr(hint, "__metadata__"):
+        return _rule(hint.__origin__, given or [rule for rule in hint.__metadata__ if isinstance(rule, Rule)])
+    args = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        return one_of(args)
+    if type(None) in args or bool in args:
+        others = [kind for kind in args if kind not in (type(None), bool)]
+        rule = _rule(others[0], given) if others else TRUE_OR_FALSE
+        if bool in args and others:  # True is the dictionary of all defaults, for which {} would be another word.
+            rule = rule.or_else("True, False or {}", lambda value: isinstance(value, bool))
+            rule = rule._replace(holds=lambda value, holds=rule.holds: value != {} and holds(value))
+        return or_none(rule) if type(None) in args else rule
+    return given[-1] if given else {bool: TRUE_OR_FALSE}[hint]
+
+
+def read_section(settings_class: type[_Settings], section: Any, where: str) -> _Settings:
+    """Builds the dataclass from an object of the JSON.
+
+    Args:
+      settings_class: A dataclass with a default for each field, and a type that has a rule (`Count`, `Annotated`).
+      section: What the JSON has; lists become tuples.
+      where: Its key in the JSON, named in errors.
+
+    Raises:
+      UserError: It is no object, or has unknown keys or impossible values; all of them at once.
+    """
+    if not isinstance(section, Mapping):
+        raise UserError(f'"{where}" must be an object, found {shown(section)}: correct it')
+    described: Mapping[str, Hyperparameter] = described_by(settings_class)  # type: ignore[arg-type]
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in section.items()}
+    if findings := broken_keys(where, values, {name: field.rule for name, field in described.items()}):
+        raise UserError(*findings)
+    return settings_class(**values)

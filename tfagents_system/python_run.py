@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import inspect
-import io
 import json
 import linecache
 import os
@@ -28,7 +27,7 @@ from tfagents_system.machine.claims import lock
 from tfagents_system.report.run_bar import RunBar
 from tfagents_system.report.status import state_of
 from tfagents_system.run_files.heartbeat import read_status
-from tfagents_system.run_files.metrics import METRIC_COLUMNS
+from tfagents_system.run_files.metrics import METRIC_COLUMNS, read_rows
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE
 from tfagents_system.run_files.run_paths import INPUTS, OUTPUT, RunPaths
 from tfagents_system.settings.variables import without_task
@@ -98,16 +97,12 @@ def train(
         if not lock(output.fileno(), inputs / OUTPUT, waits=False):
             raise UserError(f"{exp_dir} is being trained: load_run({str(exp_dir)!r}) finds it; or give another name")
         output.truncate(0)
-        if isinstance(params, type) and file is None:
-            alias = "" if params.__name__ == "TrainParams" else f"\n\nTrainParams = {params.__name__}\n"
-            file = _written(inputs / "params.py", cell + alias)
+        file = file or _written(inputs / "params.py", cell)
         if isinstance(config, Mapping):
             config = _written(inputs / "config.json", json.dumps(config, indent=2) + "\n")
-        process = subprocess.Popen(
-            [*_SAC, "train", str(file), "--config", str(Path(config).absolute()), *options],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environ, cwd=folder,
-            start_new_session=True,
-        )  # fmt: skip
+        command = [*_SAC, "train", str(file), "--config", str(Path(config).absolute()), *options]
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, env=environ, cwd=folder, start_new_session=True, **pipes)
     run = Run(exp_dir, process, inputs / OUTPUT)
     atexit.register(run.stop)
     return run
@@ -141,9 +136,7 @@ class Run:
 
     def __repr__(self) -> str:
         status = self.status
-        iteration = status.get("roles", {}).get("trainer", {}).get("iteration")
-        state = state_of(status, time.time()) if status else "starting"
-        return f"<Run {self.exp_dir}: {state}{'' if iteration is None else f', iteration {iteration}'}>"
+        return f"<Run {self.exp_dir}: {state_of(status, time.time()) if status else 'starting'}>"
 
     @property
     def status(self) -> dict[str, Any]:
@@ -157,18 +150,11 @@ class Run:
 
     @property
     def metrics(self) -> pandas.DataFrame:
-        """metrics.csv up to now, a row for each log period and evaluation; no row before the first.
-
-        A last line that is being written, or that a crash has torn, is left out.
-        """
+        """metrics.csv up to now, a row for each log period and evaluation; a torn last line is left out."""
         import pandas
 
-        path = self._paths.metrics_csv
-        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        lines = text[: text.rfind("\n") + 1]
-        if not lines:
-            return pandas.DataFrame(columns=[*METRIC_COLUMNS], dtype=float)
-        return pandas.read_csv(io.StringIO(lines))
+        rows = read_rows(self._paths.metrics_csv)
+        return pandas.DataFrame(rows, columns=None if rows else [*METRIC_COLUMNS], dtype=float)
 
     @property
     def evaluations(self) -> pandas.DataFrame:
@@ -294,10 +280,12 @@ def _file_of(params: type | str | os.PathLike[str]) -> Path:
 
 def _cell_of(params: type) -> str:
     """The text of the notebook's cell that has defined a class; empty where a file has."""
-    method = next((member for member in vars(params).values() if inspect.isfunction(member)), None)
-    name = "" if method is None else method.__code__.co_filename
-    is_cell = "ipykernel" in name or name.startswith("<")
-    return "".join(linecache.getlines(name)) if is_cell else ""
+    name = next((member.__code__.co_filename for member in vars(params).values() if inspect.isfunction(member)), "")
+    if not ("ipykernel" in name or name.startswith("<")):
+        return ""
+    text = "".join(linecache.getlines(name))
+    is_named = not text or params.__name__ == "TrainParams"
+    return text if is_named else f"{text}\n\nTrainParams = {params.__name__}\n"
 
 
 def _written(path: Path, text: str) -> Path:

@@ -73,7 +73,11 @@ class Role:
         here = {"SAC_EXP_DIR": str(paths.exp_dir)}  # The directory may have been moved since its start.
         os.environ.update(settings.variables.to_environ() | here)  # For users' code.
         if (server := _server_to_join(name, settings.variables)) is not None:
-            joined = joining.join(name, server, stop.is_set, settings, paths)
+
+            def say(why: str) -> None:
+                heartbeat.beat("starting", doing=f"waiting for {server}: {why}")
+
+            joined = joining.join(name, server, stop.is_set, settings, paths, say)
             heartbeat.tell_too(joined.tell)
             settings = joined.settings
             os.environ.update(settings.variables.to_environ() | here)

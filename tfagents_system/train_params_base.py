@@ -27,7 +27,7 @@ from tfagents_system.hyperparameters import Hyperparameters
 if TYPE_CHECKING:
     from tfagents_system.envs.env_process import ProcessSettings
     from tfagents_system.replay.sample_forms import SampleForm
-    from tfagents_system.settings.early_end import Logged
+    from tfagents_system.trainer.early_end import Logged
 
 EnvArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -1,6 +1,6 @@
 """A worker's collect_env and eval_env: built by the hooks of TrainParams, set to the curriculum's values, replaced.
 
-Environments that fail or grow too large are built again. envs/curriculum.py calls their `set_state`.
+Environments that fail are built again. envs/curriculum.py calls their `set_state`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import logging
@@ -17,7 +17,7 @@ from tfagents_system.envs import loading
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.curriculum import Curriculum, CurriculumValues, Place, Value
 from tfagents_system.envs.devices import Device
-from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
+from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, describe_error
 from tfagents_system.envs.hooks import eval_env_needs_collect_env
 from tfagents_system.envs.loading import AnyEnvironment
@@ -27,9 +27,7 @@ from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.train_params_base import TrainParamsBase
 
 MAX_FAULTS_IN_A_ROW = 3
-_SOON_SECS = 60.0  # An environment that has grown too large sooner than that is at fault.
-_LOOK_SECS = 1.0
-_MIB = 2**20
+_LOOK_SECS = 1.0  # Between two measurements of the worker's memory.
 
 
 class WorkerEnvironments:
@@ -54,7 +52,7 @@ class WorkerEnvironments:
 
     Attributes:
       collect, evaluation: The environments; the hooks' `id` of the first of them: `first_env_id`.
-      memory: What has grown too large.
+      memory: Whether the worker has grown too large.
       faults, eval_faults: How many there were; those of evaluation alone.
       last_fault: The last one's text.
 
@@ -84,7 +82,6 @@ class WorkerEnvironments:
         self._process = process
         self.memory = MemoryLimit(worker_id, memory_mb)
         self._built: collections.Counter[Place] = collections.Counter()
-        self._built_at: dict[Place, float] = {}
         self._in_a_row: collections.Counter[Place] = collections.Counter()
         self.faults = self.eval_faults = 0
         self.last_fault = ""
@@ -126,11 +123,14 @@ class WorkerEnvironments:
 
     def rest(self) -> bool:
         """Lets a device wait until the next reset or step; returns whether it waits, or its process has died."""
-        return self.device is not None and _did("wait", self.device.wait)
+        if self.device is None:
+            return False
+        error = _logged("wait", self.device.wait)[1]
+        return error is None or isinstance(error, EnvironmentDiedError)
 
     def take_metrics(self) -> dict[str, float]:
         """What a device's steps since the last call were like; empty where it can't say."""
-        return (self.device is not None and _logged("take_metrics", self.device.take_metrics)) or {}
+        return {} if self.device is None else _logged("take_metrics", self.device.take_metrics)[0] or {}
 
     def set_due(self, iteration: int) -> None:
         """Collect environments are to have the curriculum's values of this iteration from their next episode on."""
@@ -141,13 +141,12 @@ class WorkerEnvironments:
         return bool(self._values.due(place))
 
     def begin_episode(self, place: Place) -> None:
-        """To be called before an episode begins: sets what is due; rebuilds an environment that can't go on as it is.
+        """To be called before an episode begins: sets what is due.
 
         Raises:
           UserError: An environment has no such parameter.
-          EnvironmentFault: See `replace`, or its own process has grown too large again and again.
+          EnvironmentFault: See `replace`.
         """
-        self._renew_if_too_large(place)
         self._set_all(place, self._values.taken(place))
 
     def set_evaluated(self, iteration: int) -> None:
@@ -180,15 +179,12 @@ class WorkerEnvironments:
         """
         if self._at(place).episodes_ended:
             self._in_a_row[self._values.own(place)] = 0
-        self._replace(place, fault)
-
-    def _replace(self, place: Place, fault: EnvironmentFault | None = None) -> None:
-        """Puts a new environment in a place, because of a fault or for another reason."""
         while True:
-            if fault is not None:
-                self._note(place, fault)
+            self._note(place, fault)
             try:
-                self._put_new(place)
+                _logged("close", self._at(place).close)
+                (self.evaluation if place.is_eval else self.collect)[place.index] = self._build(self._values.own(place))
+                self._set(place, self._values.all(place))
                 return
             except EnvironmentFault as another:
                 fault = another
@@ -211,12 +207,6 @@ class WorkerEnvironments:
         fault = EnvironmentFault(self._worker_id, 0, 0, error, place.name, where)
         fault.__cause__ = error
         return fault
-
-    def _put_new(self, place: Place) -> None:
-        """Closes the environment in a place, builds another one, and sets the curriculum's values."""
-        _logged("close", self._at(place).close)
-        (self.evaluation if place.is_eval else self.collect)[place.index] = self._build(self._values.own(place))
-        self._set(place, self._values.all(place))
 
     def _set(self, place: Place, values: Sequence[Value]) -> None:
         """Sets values of the curriculum in the environment there; a device is told whether it is of an evaluation."""
@@ -248,7 +238,6 @@ class WorkerEnvironments:
         further = [place.index, times] if times else [place.index] if place.index else []
         seed = self._derived_seed(stream, *further)
         self._built[place] += 1
-        self._built_at[place] = time.monotonic()
         return loading.make_worker_env(
             self._params,
             self._worker_id,
@@ -259,27 +248,6 @@ class WorkerEnvironments:
             is_eval=place.is_eval,
             collect_env=self.collect[place.index] if place.is_eval and self.collect else None,
         )
-
-    # Memory.
-
-    def look_at_memory(self) -> None:
-        """Notes what is too large."""
-        envs = {place.name: self._at(place).user_env for place in self._places()}
-        self.memory.look({name: env.pid for name, env in envs.items() if isinstance(env, EnvProcess)})
-
-    def _renew_if_too_large(self, place: Place) -> None:
-        """Builds an environment again whose own process has grown too large."""
-        own = self._values.own(place)
-        text = self.memory.pop(own.name)
-        if not text:
-            return
-        error = MemoryError(f"{text}: find the leak, or raise the limit")
-        if time.monotonic() - self._built_at[own] < _SOON_SECS:
-            self._replace(place, self._fault(place, error, "its first minute"))
-            return
-        self._in_a_row[own] = 0
-        logging.warning("%s: it is built again", text)
-        self._replace(place)
 
 
 def several_devices(envs_per_worker: int) -> str:
@@ -302,75 +270,47 @@ def _lanes_of(env: AnyEnvironment) -> int:
     return env.num_lanes if isinstance(env, BatchedEnvironment) else 1
 
 
-def _logged(name: str, method: Callable[[], Any]) -> Any:
-    """What a method of an environment returns; logs what it raises."""
-    returned = list[Any]()
-    _did(name, lambda: returned.append(method()))
-    return returned[0] if returned else None
-
-
-def _did(name: str, method: Callable[[], None]) -> bool:
-    """Calls a method of an environment and logs what it raises; returns whether trying again is of no use."""
+def _logged(name: str, method: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """What a method of an environment returns, and what it raises, which is logged."""
     try:
-        method()
+        return method(), None
     except Exception as error:
         logging.warning("%s() of the environment raised %s", name, describe_error(error))
-        return isinstance(error, EnvironmentDiedError)
-    return True
+        return None, error
 
 
 class TooLargeError(Exception):
-    """The worker's process takes more memory than SAC_WORKER_MEMORY_MB: it should be restarted."""
+    """The worker takes more memory than SAC_WORKER_MEMORY_MB: it should be restarted."""
 
 
 class MemoryLimit:
-    """Notes what has grown too large, for whoever may do something about it between two episodes.
+    """Notes that the worker, with the processes of its environments, has grown too large.
 
-    `look` may be called in another thread than the rest.
+    `look` may be called in another thread than `check`.
 
     Args:
-      worker_id: Named in texts.
-      limit_mb: Of each process; None: no limit, and nobody looks.
+      worker_id: Named in the error.
+      limit_mb: Of all processes together; None: no limit, and nothing is measured.
     """
 
     def __init__(self, worker_id: int, limit_mb: int | None) -> None:
         self._worker_id = worker_id
         self._limit_mb = limit_mb
-        self._too_large: dict[str, str] = {}
-        self._excess = ""
+        self._resident_mb = 0.0
         self._look_due = 0.0
 
-    def look(self, apart: Mapping[str, int]) -> None:
-        """Looks once a second at most, in less than a millisecond.
+    def look(self) -> None:
+        """Measures once a second at most, in less than a millisecond."""
+        if self._limit_mb is not None and time.monotonic() >= self._look_due:
+            self._look_due = time.monotonic() + _LOOK_SECS
+            self._resident_mb = processes.tree_resident_bytes(os.getpid()) / 2**20
 
-        Args:
-          apart: Ids of the processes that environments have of their own, by name.
-        """
-        if self._limit_mb is None or time.monotonic() < self._look_due:
-            return
-        self._look_due = time.monotonic() + _LOOK_SECS
-        for name, pid in apart.items():
-            if text := self._excess_of(f"the process of {name}", processes.tree_resident_bytes(pid)):
-                self._too_large[name] = text
-        own = processes.resident_bytes(os.getpid()) if apart else processes.tree_resident_bytes(os.getpid())
-        self._excess = self._excess_of("its process", own)
-
-    def pop(self, name: str) -> str:
-        """How much too large an environment's process is; forgotten here. Empty if it is not."""
-        return self._too_large.pop(name, "")
-
-    def check_own(self) -> None:
+    def check(self) -> None:
         """Raises:
-        TooLargeError: The worker itself has grown too large.
+        TooLargeError: The worker has grown too large.
         """
-        if self._excess:
-            raise TooLargeError(self._excess)
-
-    def _excess_of(self, what: str, resident_bytes: int) -> str:
-        assert self._limit_mb is not None
-        if resident_bytes <= self._limit_mb * _MIB:
-            return ""
-        return (
-            f"worker {self._worker_id}: {what} takes {resident_bytes / _MIB:,.0f} MiB, "
-            f"more than SAC_WORKER_MEMORY_MB={self._limit_mb}"
-        )
+        if self._limit_mb is not None and self._resident_mb > self._limit_mb:
+            raise TooLargeError(
+                f"worker {self._worker_id}: its processes take {self._resident_mb:,.0f} MiB, more than "
+                f"SAC_WORKER_MEMORY_MB={self._limit_mb}"
+            )

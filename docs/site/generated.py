@@ -18,8 +18,7 @@ from unittest import mock
 
 from tfagents_system import command
 from tfagents_system.checks.called_as import NAME_VARIABLE
-from tfagents_system.checks.hyperparameters import described_by
-from tfagents_system.hyperparameters import Hyperparameters
+from tfagents_system.hyperparameters import Hyperparameters, described_by
 from tfagents_system.run_files import metrics
 from tfagents_system.run_files.run_paths import Below, RunPaths
 from tfagents_system.settings import other_libraries
@@ -69,9 +68,9 @@ def _parameters() -> str:
         if name in headings:
             text, rows = f"{text}{table()}{headings[name]}\n", []
         meaning = f"{linked(docs[name])}{conditions_of(attribute)}"
-        if attribute.options is not None and id(attribute.options) not in listed:
-            listed.add(id(attribute.options))
-            meaning += f" Keys: {keys_of(attribute.options)}"
+        if attribute.rule.keys is not None and id(attribute.rule.keys) not in listed:
+            listed.add(id(attribute.rule.keys))
+            meaning += f" Keys: {keys_of(attribute.rule.keys)}"
         star = " \\*" if attribute.may_change else ""
         rows.append((f"`{name}`{star}", default_of(attribute), attribute.rule.words, attribute.unit, meaning))
     return text + table()

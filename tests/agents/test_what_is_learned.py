@@ -16,7 +16,7 @@ from tests.support import learning_checks as checks
 from tests.support.learning_checks import ALGORITHMS, DISCRETE
 from tests.support.tasks_to_learn import CUE_STEPS, Cue, CueImage
 from tfagents_system.agents import algorithms
-from tfagents_system.checks.hyperparameters import described_by
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.train_params_base import TrainParamsBase
 
 pytestmark = pytest.mark.slow

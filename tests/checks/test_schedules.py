@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.rules import broken, integer_from, is_kept, number_above, number_in, or_none
 from tfagents_system.checks.schedules import (
     SchedulableFraction,
@@ -15,6 +14,7 @@ from tfagents_system.checks.schedules import (
     schedulable,
 )
 from tfagents_system.errors import UserError
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.settings import values
 
 POINTS = [[0, 1.0], [50_000, 1.0], [300_000, 0.01]]

@@ -96,9 +96,9 @@ def test_a_run_that_does_not_go_on_is_not_joined(
 
 
 def test_what_is_missing_there_is_told(there: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"no directory me@fake:logs/none, or me@fake can't enter it: give --to"):
+    with pytest.raises(UserError, match=r"me@fake:logs/none is no run directory, or me@fake can't read it: give --to"):
         fetch(tmp_path, Path("logs/none"))
-    with pytest.raises(UserError, match=r"me@fake:repository/logs is no run directory \(it has no run.json\)"):
+    with pytest.raises(UserError, match=r"me@fake:repository/logs is no run directory"):
         fetch(tmp_path, RUN.parent)
     there.gateway_json.unlink()
     with pytest.raises(UserError, match=r"my run has no gateway: start it with SAC_GATEWAY_PORT=0"):

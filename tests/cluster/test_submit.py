@@ -172,7 +172,7 @@ def test_all_that_is_wrong_is_told_at_once(user: User) -> None:
         ("unset SAC_EXP_DIR; SAC_EXP_NAME=walk_task_3", ("--array=0-4",), "must not end in _task_3 with --array"),
         ("SAC_EXPERT_WORKERS=2", ("--nodes=2",), "as with --nodes: unset it, and let experts join"),
         ("SAC_DETERMINISTIC=1", ("--nodes=2",), "--nodes=2 does not work with SAC_DETERMINISTIC=1"),
-        ("SAC_GRID=bad.json", ("--array=0-1",), "discount must be a list of values"),
+        ("SAC_GRID=bad.json", ("--array=0-1",), "discount must be a list of at least one value"),
         ("SAC_GRID=my_grid.json", ("--array=0-1",), "SAC_TRAIN_CPUS can't be in a job array's grid"),
     ],
 )  # fmt: skip

@@ -18,9 +18,9 @@ import tfagents_system
 from docs.site import generated
 from tests.support.documents import PAGES, ROOT, Block, Line, blocks, command_lines
 from tfagents_system import command, python_run
-from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.rules import is_kept
 from tfagents_system.envs.curriculum import check_curriculum
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.settings import params_check
 from tfagents_system.settings.grid import read_grid, read_space
 from tfagents_system.settings.variables import VARIABLES

@@ -6,8 +6,8 @@ import pytest
 
 from docs.site import generated
 from tests.support.documents import ROOT
-from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.command import COMMANDS
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.report.episodes import Episode, Report, summarize
 from tfagents_system.run_files import metrics
 from tfagents_system.run_files.run_paths import Below, RunPaths

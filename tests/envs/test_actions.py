@@ -18,8 +18,7 @@ from tfagents_system.envs.actions import actions_of, random_actions
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.transport import bundles
-from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
+from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment, from_wire, to_wire
 
 TABLE = [[1.0, 0.0, -0.5], [0.0, 1.0, 0.0], [0.1, 0.1, 0.1]]
 BOX = array_spec.BoundedArraySpec((3,), np.float32, [-1.0, 0.0, -0.5], [1.0, 1.0, 0.5], "action")
@@ -245,7 +244,7 @@ def test_segments_with_a_number_that_no_action_has_are_refused() -> None:
     for wrong in (3, -1):
         with pytest.raises(MalformedSegmentError, match="action: not all values are from 0 to 2"):
             Segment.from_wire(segment([0, wrong]).to_wire(), layout)
-        read = bundles.from_wire(bundles.to_wire([whole, segment([wrong])]), layout)
+        read = from_wire(to_wire([whole, segment([wrong])]), layout)
         assert next(read).action[0].tolist() == [0, 2, 1], "those before it come"
         with pytest.raises(MalformedSegmentError, match="from 0 to 2"):
             next(read)

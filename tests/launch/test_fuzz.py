@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.fakes import FakeParams
-from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import UserError
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.settings import params_check
 from tfagents_system.settings.values import parse_json
 from tfagents_system.settings.variables import VARIABLES, RunVariables, read_variables

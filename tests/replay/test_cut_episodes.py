@@ -176,11 +176,12 @@ def test_impossible_leads_are_refused(changes, message):
     for step in range(1, 8):
         fed.add(np.zeros(1, np.float32), ts.TimeStep(1, np.float32(step), np.float32(1), observation(0, step)))
     arrays = segments[1].to_wire()
+    fields = arrays[0][0]
     changes = types.SimpleNamespace(**{"starts_episode": False, "ends_episode": False, **changes})
-    arrays[0][header["flags"]] = changes.starts_episode << 1 | changes.ends_episode << 2
-    arrays[0][2] = 1  # The incarnation.
+    fields[header["flags"]] = changes.starts_episode << 1 | changes.ends_episode << 2
+    fields[2] = 1  # The incarnation.
     for name in ("history", "lead", "context", "deferred"):
-        arrays[0][header[name]] = getattr(changes, name, 0)
-    arrays[0][header["new_steps"]] = 3 - max(0, arrays[0][header["lead"]])
+        fields[header[name]] = getattr(changes, name, 0)
+    fields[header["new_steps"]] = 3 - max(0, fields[header["lead"]])
     with pytest.raises(MalformedSegmentError, match=message):
         Segment.from_wire(arrays, LAYOUT)

@@ -180,7 +180,7 @@ def test_a_history_before_an_episodes_start_is_refused(tmp_path):
     for field, change in (("starts_episode", True), ("history", -1), ("history", 3)):
         wrong = segment.to_wire()
         header = {"starts_episode": 5, "history": 7}[field]
-        wrong[0][header] = wrong[0][header] | 2 if field == "starts_episode" else change
+        wrong[0][0, header] = wrong[0][0, header] | 2 if field == "starts_episode" else change
         with pytest.raises(MalformedSegmentError):
             Segment.from_wire(wrong, layout)
 

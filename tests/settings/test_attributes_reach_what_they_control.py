@@ -11,7 +11,7 @@ from tests.support.fed_builder import FedEpisode
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.layers import BatchRenormalization, Dropout
-from tfagents_system.checks.hyperparameters import described_by
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.training_row import TrainingRow

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tfagents_system.errors import UserError
 from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
 
@@ -76,7 +75,7 @@ def test_all_that_is_wrong_is_told() -> None:
     for part in (
         "--set num_iter: it must be NAME=VALUE", "--set =3: it must be NAME=VALUE", "it is not valid JSON",
         "SAC_SED is not a known variable: SAC_SEED", "SAC_OTHERS is not a known variable: docs/reference/variables.md",
-        "_x is private", "env_config must be an attribute", "9a.b must be an attribute", "compute_config follows",
+        "_x must be a public attribute", "env_config must be", "9a.b must be", "compute_config follows",
         "config must be an object of keys, found 3", "config.a..b has an empty key",
         "tau is given twice, by --set and --set", "config.a.b is given twice",
         "config must be an object of keys, found {}",
@@ -122,14 +121,9 @@ def test_null_removes_a_key_and_what_is_below_it() -> None:
     assert sorted_out("config.curriculum=null")[0].merged({"horizon": 200}) == {"horizon": 200}
 
 
-def test_an_empty_object_in_the_place_of_keys_is_refused() -> None:
-    overrides, _ = sorted_out("config.curriculum={}")
-    with pytest.raises(UserError) as raised:
-        overrides.merged({"horizon": 200, "curriculum": {"mass": {"iters": [0], "range": [1, 2]}}})
-    assert raised.value.findings == (
-        'config.curriculum={} would change nothing, objects are merged: null removes a key, as in {"curriculum": null}',
-    )
-    assert sorted_out("config.env={}")[0].merged({"env": None}) == {"env": {}}
+def test_an_empty_object_takes_the_place_of_all_keys() -> None:
+    overrides, _ = sorted_out("config.curriculum={}", "config.env={}")
+    assert overrides.merged({"curriculum": {"mass": 1}, "env": None}) == {"curriculum": {}, "env": {}}
 
 
 def test_keys_that_nobody_would_read_are_refused() -> None:

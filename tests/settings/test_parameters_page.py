@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.settings.parameters_page import in_lines, main
 from tfagents_system.train_params_base import TrainParamsBase
 

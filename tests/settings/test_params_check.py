@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.fakes import FakeParams
 from tfagents_system.agents.iteration_counts import updates_of_iteration, updates_ratio
-from tfagents_system.checks.hyperparameters import Count, MayChange, When, described_by
 from tfagents_system.checks.rules import is_kept
 from tfagents_system.examples.halfcheetah import params as halfcheetah
 from tfagents_system.examples.minitaur import params as minitaur
@@ -21,7 +20,7 @@ from tfagents_system.examples.racing_camera import params as racing_camera
 from tfagents_system.examples.racing_iqn import params as racing_iqn
 from tfagents_system.examples.racing_real_time import params as racing_real_time
 from tfagents_system.examples.reach import params as reach
-from tfagents_system.hyperparameters import Hyperparameters
+from tfagents_system.hyperparameters import Count, Hyperparameters, MayChange, When, described_by
 from tfagents_system.settings import params_check
 from tfagents_system.settings.params_check import check_env_config, check_params
 from tfagents_system.settings.variables import attribute_docs

@@ -23,13 +23,13 @@ import tfagents_system
 from tests.support.settings_for_tests import variables_with
 from tests.support.waiting import until
 from tfagents_system.cluster import gateway as gateway_module
-from tfagents_system.cluster.gateway import Gateway, RemoteSlots, RunFacts
+from tfagents_system.cluster.gateway import Gateway, RemoteSlots
 from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.resolved import Settings
 from tfagents_system.transport import credentials
 from tfagents_system.transport.segments import Column, Layout, Segment
-from tfagents_system.transport.tunnel import PROTOCOL, FromGateway, Hello, Tunnel, line_of, tls_context
+from tfagents_system.transport.tunnel import FromGateway, Hello, Tunnel, line_of, tls_context
 
 LAYOUT = Layout((Column("observation", (3,), "float32"),), (Column("action", (2,), "float32"),))
 IDENTITY = {"params": "a" * 64, "config": "b" * 64, "specs": "c" * 64}
@@ -52,7 +52,6 @@ class Running:
     def hello(self, kind: str = "collect", **changes: Any) -> Hello:
         values: dict[str, Any] = {
             "identity": IDENTITY,
-            "protocol": PROTOCOL,
             "version": tfagents_system.__version__,
             "token": "t",
         }
@@ -77,7 +76,7 @@ class Running:
             yield stream, msgspec.json.decode(line or b"{}", type=FromGateway)
 
     def refused(self, reason: str) -> int:
-        return self.gateway.refusals.counts[reason]
+        return self.gateway.refused[reason]
 
     def end(self, why: str, secs: float = 0.5) -> None:
         asyncio.run_coroutine_threadsafe(self.gateway.end(why, secs), self.loop).result(DEADLINE_SECS)
@@ -101,18 +100,17 @@ def running_gateway(
         path.mkdir(parents=True, exist_ok=True)
     credentials.ensure_credentials(paths.credentials, "test")
     settings = Settings(variables_with(max_workers=max_workers)).shared()
-    facts = RunFacts(paths, IDENTITY, max_workers, settings, run, replay_port)
     slots = RemoteSlots(SlotCounts(local, 1, max_workers), replay_port, has_trainer)
     slots._claims = NoClaims()  # type: ignore[assignment]
-    gateway = Gateway(facts, slots, credentials.server_context(paths.credentials), password)
+    gateway = Gateway(paths, IDENTITY, settings, run, replay_port, slots, password)
     listener, loop = gateway_module.listen(port), asyncio.new_event_loop()
     loop.set_exception_handler(lambda loop, context: None)
-    accepting = loop.create_task(gateway.accept(listener))
+    context = credentials.server_context(paths.credentials)
 
     def serve() -> None:
         asyncio.set_event_loop(loop)
-        with contextlib.suppress(asyncio.CancelledError):
-            loop.run_until_complete(accepting)
+        loop.run_until_complete(gateway.listen(listener, context))
+        loop.run_forever()
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
@@ -124,7 +122,7 @@ def running_gateway(
     try:
         yield Running(gateway, listener.getsockname()[1], paths, loop)
     finally:
-        loop.call_soon_threadsafe(accepting.cancel)
+        loop.call_soon_threadsafe(loop.stop)
         thread.join(DEADLINE_SECS)
         listener.close()
 
@@ -213,4 +211,4 @@ if __name__ == "__main__":
     with running_gateway(Path(sys.argv[1]), max_workers=40, local=0, has_trainer=False, **place) as own:
         print(own.port, flush=True)
         sys.stdin.read()
-        print(dict(own.gateway.refusals.counts), flush=True)
+        print(dict(own.gateway.refused), flush=True)

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.errors import UserError
-from tfagents_system.hyperparameters import Hyperparameters
+from tfagents_system.hyperparameters import Hyperparameters, described_by
 from tfagents_system.settings.variables import VARIABLES
 from tfagents_system.tmrl.keys import DEFAULT_CONFIG, KEYS, Config, merged, nested, parse_override, read_keys, translate
 

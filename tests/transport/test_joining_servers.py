@@ -103,8 +103,8 @@ def welcomed(monkeypatch):
     monkeypatch.setattr(joining, "identity_of", lambda *inputs: {"params": "digest"})
     monkeypatch.setattr(FakeTunnel, "made", [])
 
-    def welcome(gateway, run, slot=-1, settings=SHARED):
-        monkeypatch.setattr(FakeTunnel, "welcome", Welcome(slot, 5, settings, run, gateway, "0.1.0"))
+    def welcome(gateway, run, slot=None, settings=SHARED):
+        monkeypatch.setattr(FakeTunnel, "welcome", Welcome(slot, settings, run, gateway))
 
     return welcome
 

@@ -107,7 +107,7 @@ class Server:
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server = Server()
     monkeypatch.setattr("tfagents_system.worker.sender.tables.Stored.from_wire", lambda told: told)
-    monkeypatch.setattr("tfagents_system.worker.sender.bundles.to_wire", lambda segments: segments)
+    monkeypatch.setattr("tfagents_system.worker.sender.to_wire", lambda segments: segments)
     yield server
     server.is_up.set()
 

@@ -426,7 +426,12 @@ def test_what_may_wait_for_the_disk_is_left_to_a_thread() -> None:
     later: list[Any] = []
     worker = bare_worker(did)
     worker._environments = types.SimpleNamespace(
-        collect=[], evaluation=[], faults=0, eval_faults=0, last_fault="", look_at_memory=lambda: did.append("memory")
+        collect=[],
+        evaluation=[],
+        faults=0,
+        eval_faults=0,
+        last_fault="",
+        memory=types.SimpleNamespace(look=lambda: did.append("memory")),
     )
     worker._guard = types.SimpleNamespace(
         still_stepping=lambda envs: did.append("rearm"), write=lambda: did.append("write")

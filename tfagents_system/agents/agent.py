@@ -24,11 +24,11 @@ from tfagents_system.agents.encoder import ImageEncoder
 from tfagents_system.agents.minibatch import Measured, Minibatch
 from tfagents_system.agents.noise import Noise
 from tfagents_system.agents.normalization import RewardScale, RunningNormalization
-from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.rules import Rule, broken, is_number
 from tfagents_system.checks.schedules import Schedule, is_schedule, schedulable
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError, shown
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 Optimizer = Any  # tf.keras.optimizers.legacy.Optimizer, which has no types.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from tfagents_system.agents.iteration_counts import offline_updates
-from tfagents_system.checks.hyperparameters import described_by
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.train_params_base import TrainParamsBase
 
 ActionKind = Literal["continuous", "discrete"]
@@ -102,7 +102,7 @@ def value(params: Any, name: str) -> Any:
     """An attribute of TrainParams, dictionaries of options with all keys; None means the value of the paper."""
     described, own = described_by(TrainParamsBase)[name], getattr(params, name)
     own = own if own is not None else described.by_algorithm.value(params)
-    return own if described.options is None else described.options.filled(own)
+    return described.filled(own)
 
 
 def num_critic_outputs(params: Any) -> int:
@@ -144,7 +144,7 @@ def optimizer_findings(params: Any) -> list[str]:
     """Settings that do not fit the optimizer or the part, one sentence each; each is right by itself."""
     findings = []
     for part in PARTS:
-        where, given = f"TrainParams.{part}_optimizer", getattr(params, f"{part}_optimizer")
+        where, given = f"{part}_optimizer", getattr(params, f"{part}_optimizer")
         name = given.get("name", "adam")
         findings += [
             f'{where}["{key}"] is no setting of {name}: remove it, or choose another name'

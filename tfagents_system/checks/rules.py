@@ -8,10 +8,25 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tfagents_system.checks.spelling import SIMILARITY_OF_KEYS, near_misses
 from tfagents_system.errors import shown
+
+REQUIRED = object()  # The default of a key that a dictionary must have.
+
+
+class Option(NamedTuple):
+    """A key of a dictionary.
+
+    Attributes:
+      default: Its value in a dictionary without it, or REQUIRED.
+    """
+
+    default: Any
+    rule: Rule
+    meaning: str = ""
+    unit: str = ""
 
 
 class Rule(NamedTuple):
@@ -23,12 +38,20 @@ class Rule(NamedTuple):
       details: Of a value with parts that does not satisfy it: what is wrong with which part, one sentence each, given
         the name of what has the value and the value. None or []: the words say it all.
       names: The texts that it may be; one that looks like a wrong value is told.
+      keys: Of a dictionary.
     """
 
     words: str
     holds: Callable[[Any], bool]
     details: Callable[[str, Any], list[str]] | None = None
     names: Sequence[str] = ()
+    keys: Mapping[str, Option] | None = None
+
+    def or_else(self, words: str, holds: Callable[[Any], bool]) -> Rule:
+        """A rule that allows other values as well, which `words` names: a format of the words of this one."""
+        return self._replace(
+            words=words.format(self.words), holds=lambda value: holds(value) or bool(self.holds(value))
+        )
 
 
 def is_kept(rule: Rule, value: Any) -> bool:
@@ -69,6 +92,20 @@ def broken_keys(
     return findings
 
 
+def options(**keys: Option) -> Rule:
+    """The rule for dictionaries that have no other keys than these."""
+    rules = {key: option.rule for key, option in keys.items()}
+    required = [key for key, option in keys.items() if option.default is REQUIRED]
+
+    def details(where: str, value: Any) -> list[str]:
+        return broken_keys(where, value, rules, required) if isinstance(value, Mapping) else []
+
+    def holds(value: Any) -> bool:
+        return isinstance(value, Mapping) and not details("", value)
+
+    return Rule(f"a dictionary with any of {', '.join(keys)}", holds, details, keys=keys)
+
+
 def is_number(value: Any) -> bool:
     """Whether it is one finite number, of Python or NumPy."""
     is_real = isinstance(value, (int, float)) or type(value).__module__ == "numpy"
@@ -80,8 +117,7 @@ def is_number(value: Any) -> bool:
 
 def is_integer(value: Any) -> bool:
     """Whether it is one integer, of Python or NumPy."""
-    is_numpy_integer = type(value).__module__ == "numpy" and getattr(value, "dtype", None) is not None
-    if is_numpy_integer:
+    if type(value).__module__ == "numpy":
         return getattr(value, "ndim", 1) == 0 and value.dtype.kind in "iu"
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -123,35 +159,9 @@ def one_of(values: Sequence[Any]) -> Rule:
     )
 
 
-def layers_such_as(words: str) -> Rule:
-    """The rule for layers' sizes."""
-    return Rule(f"a tuple of positive integers such as {words}", _is_layers)
-
-
-def rows_such_as(words: str) -> Rule:
-    """The rule for tables: at least one row, and of the same length."""
-    return Rule(f"a list of rows of equally many numbers such as {words}", _is_table)
-
-
-def mapping_such_as(words: str, holds: Callable[[Mapping[str, Any]], bool] = lambda value: True) -> Rule:
-    """The rule for dictionaries that satisfy `holds`."""
-    return Rule(f"a dictionary such as {words}", lambda value: isinstance(value, Mapping) and holds(value))
-
-
 def or_none(rule: Rule, none: str = "None") -> Rule:
     """A rule that allows None as well; `none` names that in words."""
-    return Rule(f"{rule.words}, or {none}", lambda value: value is None or rule.holds(value), rule.details, rule.names)
-
-
-def _is_layers(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(is_integer(units) and units >= 1 for units in value)
-
-
-def _is_table(value: Any) -> bool:
-    rows = [list(row) for row in value]
-    return len({len(row) for row in rows}) == 1 and all(
-        isinstance(number, (int, float)) or is_number(number) for row in rows for number in row
-    )
+    return rule.or_else(f"{{}}, or {none}", lambda value: value is None)
 
 
 TRUE_OR_FALSE = Rule("True or False", lambda value: isinstance(value, bool))
@@ -159,32 +169,35 @@ TRUE_OR_FALSE = Rule("True or False", lambda value: isinstance(value, bool))
 
 # Of single attributes of TrainParams.
 
-_FROM_1, _FROM_2 = integer_from(1), integer_from(2)
-
+NUMBER = Rule("a finite number", is_number)
+EVEN = Rule("an even number of at least 2", lambda value: is_integer(value) and value >= 2 and value % 2 == 0)
+SHARE = number_where("a number above 0 and below 1", lambda value: 0 < value < 1)
+NOT_NEGATIVE = number_where("a number of at least 0", lambda value: value >= 0)
+LAYERS = Rule("a tuple of positive integers such as (256, 256)", lambda value: _are_sizes(value))
 OVERSAMPLING = Rule(
     "two integers (a, b) of at least 0, a at least 2 b, such as (40, 5)",
-    lambda value: len(value) == 2 and all(is_integer(each) for each in value) and value[0] >= 2 * value[1] >= 0,
+    lambda value: len(value) == 2 and all(map(is_integer, value)) and value[0] >= 2 * value[1] >= 0,
 )
 PARTS_OF_OBSERVATION = Rule(
     'a tuple of names such as ("proprio", "camera")',
     lambda value: isinstance(value, (list, tuple)) and bool(value) and all(isinstance(name, str) for name in value),
 )
-
-
-def _is_convolution(layer: Any) -> bool:
-    if is_integer(layer):
-        return is_kept(_FROM_1, layer)
-    return len(layer) == 3 and all(is_kept(_FROM_1, size) for size in layer)
-
-
 CONVOLUTIONS = Rule(
     "a tuple of filters such as (32, 32), or of (filters, kernel, stride) such as ((16, 4, 2), (32, 3, 1)), or ()",
-    lambda value: isinstance(value, (list, tuple)) and all(map(_is_convolution, value)),
+    lambda value: (
+        isinstance(value, (list, tuple))
+        and all(_are_sizes([layer]) or (_are_sizes(layer) and len(layer) == 3) for layer in value)
+    ),
+)
+ROWS = Rule(
+    "a list of rows of equally many numbers such as [[1, 0, -0.5], [0, 1, 0]]",
+    lambda value: len({len(row) for row in value}) == 1 and all(is_number(number) for row in value for number in row),
 )
 GoalStrategy = Literal["future", "final", "episode"]
-EVEN = Rule("an even number of at least 2", lambda value: is_kept(_FROM_2, value) and value % 2 == 0)
-SHARE = number_where("a number above 0 and below 1", lambda value: 0 < value < 1)
-NOT_NEGATIVE = number_where("a number of at least 0", lambda value: value >= 0)
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(is_integer(size) and size >= 1 for size in value)
 
 
 def _are_paths(value: Any) -> bool:
@@ -194,27 +207,19 @@ def _are_paths(value: Any) -> bool:
 
 PATHS = Rule("a path such as 'demos.npz', or a list of paths", _are_paths)
 
-
 # What `stop_when` can say.
-
 EVALUATIONS, NO_IMPROVEMENT = "evaluations", "no_improvement_env_steps"
-_THRESHOLDS: dict[str, Rule] = {
-    "eval_success": number_above(0, at_most=1),
-    "eval_return": Rule("a finite number", is_number),
-}
-_RULES = {**_THRESHOLDS, EVALUATIONS: integer_from(1), NO_IMPROVEMENT: integer_from(1)}
+_THRESHOLDS = {"eval_success": number_above(0, at_most=1), "eval_return": NUMBER}
+_CONDITIONS = {**_THRESHOLDS, EVALUATIONS: integer_from(1), NO_IMPROVEMENT: integer_from(1)}
 
 
-def _are_conditions(value: Mapping[str, Any]) -> bool:
-    is_patient = NO_IMPROVEMENT in value and EVALUATIONS not in value
-    has_condition = is_patient or any(name in value for name in _THRESHOLDS)
-    return has_condition and all(is_kept(_RULES[name], value[name]) for name in value)
+def _are_conditions(value: Any) -> bool:
+    has_one = _THRESHOLDS.keys() & value.keys() or (NO_IMPROVEMENT in value and EVALUATIONS not in value)
+    return bool(has_one) and all(is_kept(_CONDITIONS[name], value[name]) for name in value)
 
 
-StopConditions = Annotated[
-    Mapping[str, float],
-    mapping_such_as(
-        '{"eval_success": 0.95, "evaluations": 3}, {"eval_return": -200} or {"no_improvement_env_steps": 200000}',
-        _are_conditions,
-    ),
-]
+CONDITIONS = Rule(
+    'a dictionary such as {"eval_success": 0.95, "evaluations": 3}, {"eval_return": -200} or '
+    '{"no_improvement_env_steps": 200000}',
+    _are_conditions,
+)

@@ -13,7 +13,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Union
 
-from tfagents_system.checks.rules import Rule, broken_keys, is_kept, is_number, number_above, number_in, one_of
+from tfagents_system.checks import rules
+from tfagents_system.checks.rules import REQUIRED, Option, Rule, is_kept, is_number, number_above, number_in, one_of
 from tfagents_system.errors import shown
 
 
@@ -78,8 +79,8 @@ def schedulable(rule: Rule) -> Rule:
     """The rule for a number that satisfies `rule`, or a schedule whose points all do."""
     return Rule(
         f"{rule.words}, or a schedule",
-        lambda value: not schedule_findings("", value, rule) if is_schedule(value) else rule.holds(value),
-        lambda where, value: schedule_findings(where, value, rule) if is_schedule(value) else [],
+        lambda value: not _findings("", value, rule) if is_schedule(value) else rule.holds(value),
+        lambda where, value: _findings(where, value, rule) if is_schedule(value) else [],
     )
 
 
@@ -101,32 +102,28 @@ def _are_points(value: Any) -> bool:
     return bool(points) and all(map(is_number, positions)) and positions[0] >= 0 and ascend
 
 
-_KEYS = {
-    "points": Rule(
-        "pairs of a position, from 0 on and ascending, and a value, such as [[0, 1.0], [50000, 0.1]]", _are_points
-    ),
-    "interpolation": one_of(("linear", "exponential", "step")),
-    "by": one_of(("env_steps", "train_steps", "iterations")),
-}
+_POINTS = Rule(
+    "pairs of a position, from 0 on and ascending, and a value, such as [[0, 1.0], [50000, 0.1]]", _are_points
+)
+_SCHEDULE = rules.options(
+    points=Option(REQUIRED, _POINTS),
+    interpolation=Option("linear", one_of(("linear", "exponential", "step"))),
+    by=Option("env_steps", one_of(("env_steps", "train_steps", "iterations"))),
+)
 
 
-def schedule_findings(where: str, given: Mapping[str, Any], rule: Rule) -> list[str]:
-    """What is wrong with a schedule, one sentence each.
-
-    Args:
-      where: The attribute's name.
-      given: Its value.
-      rule: What each value must be.
-    """
-    findings = broken_keys(where, given, _KEYS, required=("points",))
-    if not is_kept(_KEYS["points"], given.get("points")):
+def _findings(where: str, schedule: Mapping[str, Any], rule: Rule) -> list[str]:
+    """What is wrong with a schedule, whose values must satisfy `rule`, one sentence each."""
+    assert _SCHEDULE.details is not None
+    findings = _SCHEDULE.details(where, schedule)
+    if not is_kept(_POINTS, schedule.get("points")):
         return findings
-    wrong = {position: value for position, value in given["points"] if not is_kept(rule, value)}
     findings += [
         f"{where}.points must have values that are {rule.words}, found {shown(value)} at {position:g}"
-        for position, value in wrong.items()
+        for position, value in schedule["points"]
+        if not is_kept(rule, value)
     ]
-    if given.get("interpolation") == "exponential" and any(is_number(v) and v <= 0 for _, v in given["points"]):
+    if schedule.get("interpolation") == "exponential" and any(is_number(v) and v <= 0 for _, v in schedule["points"]):
         findings.append(
             f'{where}.interpolation="exponential" needs values above 0, it multiplies by the same factor in each '
             'step: raise them, or set it to "linear"'

@@ -44,7 +44,7 @@ from tfagents_system.machine.worker_slots import KINDS
 from tfagents_system.report.env_faults import fault_lines
 from tfagents_system.report.status import is_dead
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.heartbeat import read_heartbeat, read_status
+from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -97,21 +97,17 @@ class JoinRules(Rules):
             if state in _OUTCOMES:
                 self._leave(_OUTCOMES[state], how_it_ended(state, self._target.run))
             elif self._target.follows and is_up(self._target.run, 0.0):
-                self._leave_for_another_place(self._target.run)
-
-    def _leave_for_another_place(self, run: RunPaths) -> None:
-        """Such as on another node, after the one that it was on was lost: the workers would wait there for ever."""
-        if (place := where_it_goes_on(run, self._target.server, self._host)) is not None:
-            self._leave(EXIT_RESUMABLE, f"the run goes on at {place}: start this command again to join it there")
+                # Such as on another node, after the one that it was on was lost: they would wait there for ever.
+                address = where_it_goes_on(self._target.run, self._target.server, self._host)
+                if address is not None:
+                    why = f"the run goes on at {address}: start this command again to join it there"
+                    self._leave(EXIT_RESUMABLE, why)
 
     def _all_are_over(self) -> None:
         workers = self._supervisor.workers
         codes = {worker.exit_code for worker in workers if not worker.given_up}
         if EXIT_RESUMABLE in codes:
-            beats = [read_heartbeat(self._supervisor.paths.heartbeat(worker.name)) or {} for worker in workers]
-            by_others = "the workers here were told to stop by another program, not by the run"
-            told = any(beat.get("run_is") for beat in beats)
-            self._leave(EXIT_RESUMABLE, how_it_ended("stopped", self._target.run) if told else by_others)
+            self._leave(EXIT_RESUMABLE, how_it_ended("stopped", self._target.run))
         elif codes:
             self._leave(EXIT_DONE, "the run is done")
         else:
@@ -148,11 +144,10 @@ def state_of_run(run: RunPaths) -> str | None:
 
 def how_it_ended(state: str, run: RunPaths | None) -> str:
     """`the run was stopped by SIGINT on node7`, as far as its directory can be seen and says so."""
-    own = ((read_status(run.status_json) if run is not None else None) or {}).get("run", {})
-    message = str(own.get("message") or "")
+    status = read_status(run.status_json) if run is not None else None
+    message = (status or {"run": {}})["run"].get("message")
     if state == "stopped":
-        by = f"{message} on {own.get('host')}" if message.startswith("stopped by ") else "stopped where it was started"
-        return f"the run was {by}"
+        return f"the run was {message} on {status['run'].get('host')}" if status and message else "the run was stopped"
     return f"the run has failed: {message}" if state == "failed" and message else f"the run is {state}"
 
 
@@ -226,6 +221,7 @@ def join(
     paths = RunPaths(variables.exp_dir)
     end_orphans(paths, variables.save_deadline_secs)
     with RunLock(paths) as lock:
+        end_orphans(paths, variables.save_deadline_secs, has_lock=True)
         inputs.write(paths)
         own = Settings(dataclasses.replace(variables, **target.values()), overrides)
         if paths.run_json.name in inputs.files:  # The params of all workers must see the numbers of the run.
@@ -276,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if there.state == "done":
             return _nobody_joins(there.name, stop)
         password_file = environ.get("SAC_PASSWORD_FILE")
-        with there.tunnel() as tunnel:
+        with contextlib.closing(there.tunnel()) as tunnel:
             target = Target(
                 tunnel.server,
                 there.credentials,

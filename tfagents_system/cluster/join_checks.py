@@ -24,7 +24,7 @@ from tfagents_system.launch.run_settings import resolve
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import held_cpus
 from tfagents_system.machine.files import read_json, write_atomically
-from tfagents_system.machine.worker_slots import COLLECT, EXPERT
+from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.report.status import is_under_way
 from tfagents_system.run_files import params_folder, run_inputs
 from tfagents_system.run_files.heartbeat import read_status
@@ -245,7 +245,6 @@ class JoinPreparation(Preparation):
         """Makes all checks; see `Preparation.run`."""
         self._check_folder()
         super().run(in_fork=in_fork, starts=starts)
-        self._check_expert()
         if not self.findings.errors:
             self._check_server()
 
@@ -287,13 +286,6 @@ class JoinPreparation(Preparation):
             self.findings.fact(where, f"{self._target.run.exp_dir}: its params and configuration are used")
         else:
             self.findings.fact(where, "it is not to be seen from here: SAC_PARAMS and SAC_CONFIG are used")
-
-    def _check_expert(self) -> None:
-        if self.kind != EXPERT or "expert_policy" in self.values:
-            return
-        self.findings.note(
-            "expert", "SAC_EXPERT_POLICY is not set: experts act with what TrainParams.expert_policy_ctor returns"
-        )
 
     def _check_server(self) -> None:
         """Whether the run can be reached, and takes workers with these inputs."""

@@ -21,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import peers, processes
@@ -37,8 +36,7 @@ _ALIVE = ("-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15", "-o", "Serv
 _ALONE = ("-o", "BatchMode=yes", "-o", "RemoteCommand=none", "-o", "ControlMaster=no", "-o", "ControlPath=none")
 _COMMAND = ("ssh", "-T", "-a", "-x", *_ALIVE, *_ALONE)
 _OPEN_SECS, _END_SECS = 60.0, 5.0
-_FIRST_BACKOFF_SECS, _MAX_BACKOFF_SECS, _SPEAK_SECS = 1.0, 30.0, 60.0
-_PORT_TRIES = 3
+_AGAIN_SECS, _SPEAK_SECS = 5.0, 60.0
 _LOOK_SECS = 0.1
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
@@ -46,11 +44,10 @@ _FETCH_SECS = 120.0
 _FILES = "run.json status.json gateway.json params.py params config.json reward.points specs.pbtxt"
 _SECRETS = "client ca.pem client.pem client.key"
 _MARK = re.compile(rb"^TFAGENTS_RUN (\d+) (\S+)\n", re.MULTILINE)  # A login shell may print something before it.
-_NO_FOLDER, _NO_RUN, _SSH_FAILS = 65, 66, 255
+_NO_RUN, _SSH_FAILS = 65, 255
 _CHANGED = 1  # Of GNU tar: a file was replaced while it was read, such as status.json; what came is whole.
 _FETCH = f"""
-cd -- {{folder}} || exit {_NO_FOLDER}
-[ -r run.json ] || exit {_NO_RUN}
+cd -- {{folder}} && [ -r run.json ] || exit {_NO_RUN}
 set --
 for file in {_FILES}; do [ -r "$file" ] && set -- "$@" "$file"; done
 for file in {_SECRETS}; do [ -r "credentials/$file" ] && set -- "$@" "credentials/$file"; done
@@ -137,29 +134,36 @@ class SshRun:
 
     def _fetch(self) -> tuple[float, str]:
         """Copies what is needed; returns the time there, in Unix seconds, and the machine's name."""
-        code, output, words = self._run(_FETCH.format(folder=self._folder))
-        if code == _NO_FOLDER:
-            raise UserError(
-                f"there is no directory {self.name}, or {self.host} can't enter it: give --to the run directory there, "
-                "absolute or relative to the home directory"
-            )
-        if code == _NO_RUN:
-            raise UserError(f"{self.name} is no run directory (it has no run.json): give the right one with --to")
-        mark = _MARK.search(output)
-        if code == _SSH_FAILS or mark is None:
-            raise UserError(
-                f"ssh {self.host} fails ({words or f'exit code {code}'}): log in once by hand, so that the host is "
-                "known, and with a key that asks for nothing (ssh-copy-id, ssh-add), until `ssh -o BatchMode=yes "
-                f"{self.host} true` works"
-            )
-        if code not in (0, _CHANGED):
-            raise UserError(f"the files of {self.name} can't be read by {self.host} ({words}): log in as their owner")
+        script = _FETCH.format(folder=self._folder).encode()
         try:
-            with tarfile.open(fileobj=io.BytesIO(output[mark.end() :])) as archive:
+            result = subprocess.run(
+                [*_COMMAND, "--", self.host, "sh -s"],
+                input=script,
+                capture_output=True,
+                timeout=_FETCH_SECS,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"ssh {self.host} fails (no end in {_FETCH_SECS:.0f} s): try it by hand") from None
+        words = _last_words(result.stderr)
+        if result.returncode == _NO_RUN:
+            raise UserError(
+                f"{self.name} is no run directory, or {self.host} can't read it: give --to the one there, absolute or "
+                "relative to the home directory"
+            )
+        mark = _MARK.search(result.stdout)
+        if result.returncode == _SSH_FAILS or mark is None:
+            raise UserError(
+                f"ssh {self.host} fails ({words or f'exit code {result.returncode}'}): log in once by hand, so that "
+                "the host is known, and with a key that asks for nothing (ssh-copy-id, ssh-add), until `ssh -o "
+                f"BatchMode=yes {self.host} true` works"
+            )
+        try:
+            with tarfile.open(fileobj=io.BytesIO(result.stdout[mark.end() :])) as archive:
                 archive.extractall(self.paths.exp_dir, filter="data")
         except (tarfile.TarError, OSError) as error:
-            raise UserError(f"the files of {self.name} can't be copied to {self.paths.exp_dir}: {error}") from None
-        if not self.paths.run_json.exists():
+            words = words or str(error)
+        if result.returncode not in (0, _CHANGED) or not self.paths.run_json.exists():
             raise UserError(f"the files of {self.name} can't be read by {self.host} ({words}): log in as their owner")
         return float(mark[1]), mark[2].decode(errors="replace")
 
@@ -172,17 +176,6 @@ class SshRun:
                 "--credentials"
             )
         return folder
-
-    def _run(self, script: str) -> tuple[int, bytes, str]:
-        """Exit code, output and last words of a shell script on the host."""
-        command = [*_COMMAND, "--", self.host, "sh -s"]
-        try:
-            result = subprocess.run(
-                command, input=script.encode(), capture_output=True, timeout=_FETCH_SECS, start_new_session=True
-            )
-        except subprocess.TimeoutExpired:
-            return _SSH_FAILS, b"", f"no end in {_FETCH_SECS:.0f} s"
-        return result.returncode, result.stdout, _last_words(result.stderr)
 
 
 class SshTunnel:
@@ -200,93 +193,66 @@ class SshTunnel:
     """
 
     def __init__(self, host: str, target: str) -> None:
-        self._host, self._target = host, target
-        self._open_at, self._spoke_at, self._backoff_secs = 0.0, float("-inf"), _FIRST_BACKOFF_SECS
+        self._host = host
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.server = f"127.0.0.1:{port}"
+        self._command = [*_COMMAND, "-N", "-o", "ExitOnForwardFailure=yes", "-L", f"{self.server}:{target}", "--", host]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # ssh's messages.
         self._process: subprocess.Popen[bytes] | None = None
-        for _ in range(_PORT_TRIES):
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                self._port = free.getsockname()[1]
-            why = self._try_to_open()
-            if "in use" not in why:  # Else another program took the port first.
-                break
-        if why:
-            raise UserError(
-                f"ssh {host} opens no tunnel from port {self._port} here to {target} there ({why}): sshd must allow it "
-                "(AllowTcpForwarding)"
-            )
-        self.server = f"127.0.0.1:{self._port}"
-
-    def __enter__(self) -> SshTunnel:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._end()
-
-    def _try_to_open(self) -> str:
-        """Waits until ssh is connected and listens; returns why it does not, empty if it does."""
-        try:
-            process = self._start()
-        except OSError as error:  # No process, memory or file descriptor.
-            return str(error)
+        self._again_at, self._spoke_at = 0.0, float("-inf")
+        self._start()
         deadline = time.monotonic() + _OPEN_SECS
-        while os.geteuid() not in peers.users_listening(self._port):
-            if process.poll() is not None:
-                return self._words()
-            if time.monotonic() > deadline:
-                self._end()
-                return f"not in {_OPEN_SECS:.0f} s"
+        while os.geteuid() not in peers.users_listening(port):
+            if self._process is None or self._process.poll() is not None or time.monotonic() > deadline:
+                why = self._why()
+                self.close()
+                raise UserError(
+                    f"ssh {host} opens no tunnel from port {port} here to {target} there ({why}): sshd must allow it "
+                    "(AllowTcpForwarding)"
+                )
             time.sleep(_LOOK_SECS)
-        return ""
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        self._log.seek(0)
-        self._log.truncate()
-        forward = f"127.0.0.1:{self._port}:{self._target}"
-        self._process = None
-        self._process = processes.start_apart(
-            [*_COMMAND, "-N", "-o", "ExitOnForwardFailure=yes", "-L", forward, "--", self._host],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._log,
-            start_new_session=True,  # Ctrl-C must not reach it: workers then still send what they have.
-            preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0),
-        )
-        return self._process
 
     def look(self) -> None:
         """Starts ssh again if it has ended; to be called again and again, waits for nothing."""
         now = time.monotonic()
-        if self._process is not None and self._process.poll() is None:
-            if now - self._open_at > _MAX_BACKOFF_SECS:
-                self._backoff_secs = _FIRST_BACKOFF_SECS
+        if now < self._again_at or (self._process is not None and self._process.poll() is None):
             return
-        if now < self._open_at:
-            return
-        why = self._words()
-        try:
-            self._start()
-        except OSError as error:
-            why = str(error)
-        self._open_at = now + self._backoff_secs
-        self._backoff_secs = min(2 * self._backoff_secs, _MAX_BACKOFF_SECS)
         if now - self._spoke_at > _SPEAK_SECS:
             self._spoke_at = now
-            print(f"the tunnel by ssh {self._host} is broken ({why}): it is opened again", flush=True)
+            print(f"the tunnel by ssh {self._host} is broken ({self._why()}): it is opened again", flush=True)
+        self._start()
 
-    def _end(self) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECS)
-        self._process.kill()
-        self._process.wait()
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECS)
+            self._process.kill()
+            self._process.wait()
 
-    def _words(self) -> str:
+    def _start(self) -> None:
+        self._again_at = time.monotonic() + _AGAIN_SECS
         self._log.seek(0)
-        code = None if self._process is None else self._process.returncode
-        return _last_words(self._log.read()) or f"it ended with exit code {code}"
+        self._log.truncate()
+        self._process = None
+        try:
+            self._process = processes.start_apart(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._log,
+                start_new_session=True,  # Ctrl-C must not reach it: workers then still send what they have.
+                preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0),
+            )
+        except OSError as error:  # No process, memory or file descriptor.
+            self._log.write(str(error).encode())
+
+    def _why(self) -> str:
+        """Why it is not open, in ssh's words."""
+        self._log.seek(0)
+        code = None if self._process is None else self._process.poll()
+        return _last_words(self._log.read()) or ("no answer" if code is None else f"it ended with exit code {code}")
 
 
 def _last_words(output: bytes) -> str:

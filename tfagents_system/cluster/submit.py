@@ -32,7 +32,7 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, 
 from tfagents_system.launch.python_path import ROOT, read_vars_file
 from tfagents_system.run_files import params_folder
 from tfagents_system.settings.grid import faults_in_job, read_grid
-from tfagents_system.settings.variables import VARIABLES, WORKERS, as_text, read_variables
+from tfagents_system.settings.variables import PATH, VARIABLES, WORKERS, as_text, read_variables
 
 # Options of run_script.sh, which the job passes on to it: without and with a value.
 RUN_FLAGS = ("--keep",)
@@ -350,7 +350,7 @@ def variables_script(run: Run, target: Path) -> str:
     known = {variable.name: variable for variable in VARIABLES}
     for name, text in sorted(run.environ.items()):
         if name in known and text.strip() and not _refers_to_job(text):
-            if known[name].kind == "path":  # As it was given: each run has a folder of its own below SAC_REPLAY_DIR.
+            if known[name].kind is PATH:  # As it was given: each run has a folder of its own below SAC_REPLAY_DIR.
                 text = os.path.abspath(Path(text.strip()).expanduser())
             else:
                 text = as_text(run.values.get(known[name].field, text))

@@ -14,12 +14,12 @@ from typing import Annotated, Any
 import gymnasium
 import numpy as np
 
-from tfagents_system.checks.hyperparameters import Count, CountOrZero, Number, Positive, read_section
 from tfagents_system.checks.rules import Rule
 from tfagents_system.envs.layers import device_layer, gym_layers
 from tfagents_system.envs.reward_files import point_of_return, read_points, recorded_track
 from tfagents_system.envs.reward_places import DEFAULT_FILE, KEY, find_reward_file
 from tfagents_system.errors import UserError, shown
+from tfagents_system.hyperparameters import Count, CountOrZero, Number, Positive, read_section
 
 POSITION = "position"  # In the info of a step: the agent's coordinates, metres.
 FINISHED, STRAYED, NO_PROGRESS = "finished", "strayed", "no progress"

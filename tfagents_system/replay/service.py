@@ -25,9 +25,9 @@ from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.ring import MAX_WORKERS, Ring
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files.heartbeat import TimeShares
-from tfagents_system.transport import bundles, tables
+from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection
-from tfagents_system.transport.segments import MalformedSegmentError, Segment
+from tfagents_system.transport.segments import MalformedSegmentError, Segment, from_wire
 
 _IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
 _TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
@@ -155,7 +155,7 @@ class ReplayService:
         """What came from a worker, up to the first segment that can't be stored."""
         segments: list[Segment] = []
         try:
-            for segment in bundles.from_wire(arrays, self._ring.layout):
+            for segment in from_wire(arrays, self._ring.layout):
                 if segment.worker_id >= min(self._max_workers, MAX_WORKERS):
                     raise MalformedSegmentError(f"worker {segment.worker_id} of at most {self._max_workers}")
                 if segment.num_rows > self._ring.max_segment_rows:

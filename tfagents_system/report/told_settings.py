@@ -22,6 +22,6 @@ def told_settings(paths: RunPaths) -> dict[str, Any]:
     told = {
         variable.name: as_text(values[variable.field])
         for variable in VARIABLES
-        if variable.is_for_others and values.get(variable.field) is not None
+        if variable.kind.is_for_others and values.get(variable.field) is not None
     }
     return {"params": run["attributes"], "config": run["config"], "variables": told}

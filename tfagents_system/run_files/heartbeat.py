@@ -51,7 +51,6 @@ class Beat(TypedDict, total=False):
     env_faults: int
     eval_env_faults: int
     last_env_fault: str
-    run_is: str | None
     updates_per_s: float | None
     env_steps_per_s: float | None
     train_return: float | None

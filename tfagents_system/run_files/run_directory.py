@@ -11,18 +11,17 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tfagents_system.checks.hyperparameters import described_by
 from tfagents_system.checks.spelling import is_meant
 from tfagents_system.errors import UserError, shown
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.run_files import kept_checkpoints, run_inputs
 from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.run_files.taken import taken_by
-from tfagents_system.settings.early_end import SETTINGS_OF_END, settings_of_end
 from tfagents_system.settings.overrides import Overrides, Setting
-from tfagents_system.settings.resolved import SHARED, Settings, of_start, read_run
+from tfagents_system.settings.resolved import SETTINGS_OF_END, SHARED, Settings, of_start, read_run, settings_of_end
 from tfagents_system.settings.values import by_name, in_words, overridden
 from tfagents_system.settings.variables import SEED, RunVariables, as_text, variable_name
 from tfagents_system.train_params_base import TrainParamsBase

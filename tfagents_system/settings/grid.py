@@ -16,7 +16,6 @@ JSON, or a variable.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
 import json
@@ -48,7 +47,7 @@ REQUESTED = (
 PATHS = tuple(
     variable.name
     for variable in VARIABLES
-    if variable.is_path and variable.name not in ("SAC_PARAMS", "SAC_CONFIG", *_NOT_IN_A_GRID)
+    if variable.kind.is_path and variable.name not in ("SAC_PARAMS", "SAC_CONFIG", *_NOT_IN_A_GRID)
 )
 
 
@@ -74,8 +73,10 @@ class Grid:
     def values(self) -> dict[str, list[Any]]:
         """Of every key the values that some task has, in the order of the file."""
         names = dict.fromkeys(name for task in self.tasks for name in task)
-        values = {name: [task[name] for task in self.tasks if name in task] for name in names}
-        return {name: list({_canonical(value): value for value in own}.values()) for name, own in values.items()}
+        return {
+            name: list({json.dumps(task[name]): task[name] for task in self.tasks if name in task}.values())
+            for name in names
+        }
 
     def with_axis(self, key: str, values: Sequence[Any]) -> Grid:
         """The same for each of `values`, which vary fastest.
@@ -121,29 +122,19 @@ def read_grid(path: str) -> Grid:
 
 
 def _product(content: dict[str, Any]) -> tuple[Grid, list[str]]:
-    findings = check_keys(content)
-    axes: dict[str, list[Any]] = {}
-    for key, values in content.items():
-        if not isinstance(values, list):
-            findings.append(f"{key} must be a list of values, found {_shown(values)}: write [{_shown(values)}]")
-            continue
-        if not values:
-            findings.append(f"{key} is an empty list, there would be no task: give it a value, or remove it")
-        counts = collections.Counter(map(_canonical, values))
-        findings += [
-            f"{key} has {text} twice, two tasks would be the same: remove one"
-            for text, count in counts.items()
-            if count > 1
-        ]
-        axes[key] = values
+    findings = check_keys(content) + [
+        f"{key} must be a list of at least one value, found {_shown(values)}"
+        for key, values in content.items()
+        if not (isinstance(values, list) and values)
+    ]
     if not content:
         findings.append("it is empty: give at least one key with a list of values")
-    count = math.prod(map(len, axes.values()))
+    count = 0 if findings else math.prod(map(len, content.values()))
     if count > _MOST_TASKS:
         findings.append(f"it has {count} tasks, at most {_MOST_TASKS} are possible: shorten the lists")
     if findings:
         return Grid(), findings
-    return Grid([dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]), []
+    return Grid([dict(zip(content, values, strict=True)) for values in itertools.product(*content.values())]), []
 
 
 def _list(content: Any) -> tuple[Grid, list[str]]:
@@ -151,11 +142,12 @@ def _list(content: Any) -> tuple[Grid, list[str]]:
         rule = 'must hold an object of lists, such as {"SAC_SEED": [0, 1]}, or a list of objects, found '
         return Grid(), [rule + _shown(content)]
     findings = [] if content else ["it is an empty list: give at least one object"]
-    for task, entry in enumerate(content):
-        if not isinstance(entry, dict):
-            findings.append(f'task {task} must be an object such as {{"SAC_SEED": 0}}, found {_shown(entry)}')
-    entries = [entry for entry in content if isinstance(entry, dict)]
-    grid = Grid(entries)
+    findings += [
+        f'task {task} must be an object such as {{"SAC_SEED": 0}}, found {_shown(entry)}'
+        for task, entry in enumerate(content)
+        if not isinstance(entry, dict)
+    ]
+    grid = Grid([entry for entry in content if isinstance(entry, dict)])
     return grid, findings + check_keys(grid.values().keys())
 
 
@@ -187,20 +179,16 @@ def faults_in_job(values: Mapping[str, Sequence[Any]]) -> list[str]:
     return findings
 
 
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
 def _shown(value: Any) -> str:
-    text = _canonical(value)
+    text = json.dumps(value)
     return text if len(text) <= 80 else text[:80] + "..."
 
 
 # Search spaces.
 
-
 _NUMBER = Rule("a number", is_number)
 _RANGE = {"low": _NUMBER, "high": _NUMBER, "log": TRUE_OR_FALSE}
+_EXAMPLE = '{"n_step": [1, 3]}'
 Space = Mapping[str, Any]  # Lists of values and objects with `low` and `high`, by the names of settings.
 
 
@@ -243,12 +231,10 @@ def read_space(name: str) -> Space:
     """
     if name in SPACES and not Path(name).exists():
         return SPACES[name]
-    if not Path(name).exists():
-        raise UserError(f"--space {name} must be a JSON file, or one of {', '.join(SPACES)}")
-    content: Space = read_json(Path(name), f"--space {name}", '{"n_step": [1, 3]}')
-    if not content:
-        raise UserError(f"--space {name} is empty: give at least one name with a list or a range")
+    content: Space = read_json(Path(name), f"--space {name} (a JSON file, or one of {', '.join(SPACES)})", _EXAMPLE)
     findings = check_keys(content.keys()) + [fault for key, values in content.items() for fault in _faults(key, values)]
+    if not content:
+        findings.append("it is empty: give at least one name with a list or a range")
     if findings:
         raise UserError(*(f"--space {name}: {finding}" for finding in findings))
     return content
@@ -261,12 +247,11 @@ def corners(space: Space) -> list[dict[str, Any]]:
 
 
 def _faults(name: str, values: Any) -> list[str]:
-    if isinstance(values, list):
-        if len(values) < 2:
-            return [f"{name} must have two values at least, found {shown(values)}: give them, or use --set"]
+    if isinstance(values, list) and len(values) >= 2:
         return []
     if not isinstance(values, dict):
-        return [f'{name} must be a list, or such as {{"low": 0.001, "high": 0.01, "log": true}}, found {shown(values)}']
+        example = '{"low": 0.001, "high": 0.01, "log": true}'
+        return [f"{name} must be a list of at least two values, or such as {example}, found {shown(values)}"]
     if findings := broken_keys(name, values, _RANGE, required=("low", "high")):
         return findings
     if values["low"] >= values["high"]:

@@ -29,11 +29,7 @@ _EARLY_VARIABLES = tuple(variable.name for variable in VARIABLES if variable.is_
 
 
 class Setting(NamedTuple):
-    """One override as it was given.
-
-    Attributes:
-      source: Where, for messages: `--set`, `task 3 of my_grid.json`.
-    """
+    """One override as it was given; `source` says where: `--set`, `task 3 of my_grid.json`."""
 
     name: str
     value: Any
@@ -127,17 +123,13 @@ class Overrides:
         return [text for path, _ in leaves_of(self.config) if (text := _unknown_key(path, env_config))]
 
     def merged(self, env_config: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration with what is overridden, without `unknown_keys`; `env_config` itself stays unchanged.
-
-        Raises:
-          UserError: See `merge`.
-        """
+        """The configuration with what is overridden, without `unknown_keys`; `env_config` itself stays unchanged."""
         known: dict[str, Any] = {}
         for path, value in leaves_of(self.config):
             if _unknown_key(path, env_config) is None:
                 _put(known, path, value)
         default = {HORIZON: self.defaults[HORIZON]} if HORIZON in self.defaults else {}
-        return merge(copy.deepcopy({**default, **env_config}), known, CONFIG)
+        return merge(copy.deepcopy({**default, **env_config}), known)
 
     def _place(
         self, setting: Setting, variables: Collection[str]
@@ -149,19 +141,27 @@ class Overrides:
         """
         name, value, _ = setting
         if name.startswith("SAC_"):
-            _check_variable_name(name, variables)
+            if name not in _VARIABLES and name not in variables:
+                meant = [right for _, right in near_misses([name], _VARIABLES, _SIMILARITY)]
+                hint = f"{meant[0]} is meant" if meant else "docs/reference/variables.md has them all"
+                raise ValueError(f"{name} is not a known variable: {hint}")
+            if name in _EARLY_VARIABLES:
+                raise ValueError(f"{name} is read before --set: put it into the vars file")
             return self.variables, (), [name], variable_text(value)
         if name.upper() in _VARIABLES:
             raise ValueError(f"{name} is no attribute of TrainParams: {name.upper()} is meant")
-        path = name.split(".")
+        first, *keys = path = name.split(".")
         if not all(path):
             raise ValueError(f"{name} has an empty key: write config.KEY, as in config.horizon=200")
-        if path[0] != CONFIG:
-            _check_attribute_name(name, path[0])
-            return self.params, (), path, value
-        if path == [CONFIG] and not (isinstance(value, dict) and value):
-            raise ValueError(f"config must be an object of keys, found {shown(value)}: write config.KEY=VALUE")
-        return self.config, (CONFIG,), path[1:], value
+        if first == CONFIG:
+            if not keys and not (isinstance(value, dict) and value):
+                raise ValueError(f"config must be an object of keys, found {shown(value)}: write config.KEY=VALUE")
+            return self.config, (CONFIG,), keys, value
+        if first == "compute_config":
+            raise ValueError("compute_config follows from the variables: override those, as in SAC_TRAIN_CPUS=2")
+        if first == "env_config" or first.startswith("_") or not first.isidentifier():
+            raise ValueError(f"{name} must be a public attribute of TrainParams, config.KEY or SAC_NAME")
+        return self.params, (), path, value
 
 
 def _is_within(name: str, other: str) -> bool:
@@ -197,26 +197,6 @@ def parse_assignments(texts: Sequence[str], source: str = "--set") -> tuple[list
         except ValueError as error:
             findings.append(f"{source} {text}: {error}")
     return settings, findings
-
-
-def _check_variable_name(name: str, others: Collection[str]) -> None:
-    if name not in _VARIABLES and name not in others:
-        meant = [right for _, right in near_misses([name], _VARIABLES, _SIMILARITY)]
-        raise ValueError(
-            f"{name} is not a known variable: "
-            f"{f'{meant[0]} is meant' if meant else 'docs/reference/variables.md has them all'}"
-        )
-    if name in _EARLY_VARIABLES:
-        raise ValueError(f"{name} is read before --set: put it into the vars file")
-
-
-def _check_attribute_name(name: str, attribute: str) -> None:
-    if attribute == "env_config" or not attribute.isidentifier():
-        raise ValueError(f"{name} must be an attribute of TrainParams, config.KEY or SAC_NAME")
-    if attribute.startswith("_"):
-        raise ValueError(f"{name} is private: override an attribute without a leading underscore")
-    if attribute == "compute_config":
-        raise ValueError("compute_config follows from the variables: override those, as in SAC_TRAIN_CPUS=2")
 
 
 def _unknown_key(path: Sequence[str], env_config: Mapping[str, Any]) -> str | None:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfagents_system.checks.called_as import called_as
-from tfagents_system.checks.hyperparameters import REQUIRED, Hyperparameter, Options, When, described_by
+from tfagents_system.checks.rules import REQUIRED, Option
 from tfagents_system.errors import EXIT_DONE, UserError, exit_with
-from tfagents_system.hyperparameters import Hyperparameters
+from tfagents_system.hyperparameters import Hyperparameter, Hyperparameters, When, described_by
 from tfagents_system.settings.variables import attribute_docs
 
 
@@ -26,12 +26,12 @@ def default_of(each: Hyperparameter) -> str:
     return f"`{each.default!r}`{': ' * bool(named)}{', '.join(named)}"
 
 
-def keys_of(options: Options) -> str:
+def keys_of(keys: Mapping[str, Option]) -> str:
     """`` `num_quantiles` = 25 (an integer of at least 2): Quantiles of each critic. ``, of each key."""
     return " ".join(
         f"`{key}`{'' if option.default is REQUIRED else f' = {option.default!r}'} "
         f"({option.rule.words}{f', {option.unit}' if option.unit else ''}): {option.meaning}"
-        for key, option in options.keys.items()
+        for key, option in keys.items()
     )
 
 
@@ -67,7 +67,7 @@ def in_lines(words: Sequence[str], width: int) -> list[str]:
         if not words or any(word in name for word in words):
             head = f"{name}{'*' * each.may_change} = {default_of(each)}"
             told = f"{each.rule.words}{f' ({each.unit})' if each.unit else ''}. {docs[name]}{conditions_of(each)}"
-            told += f" Keys: {keys_of(each.options)}" if each.options is not None else ""
+            told += f" Keys: {keys_of(each.rule.keys)}" if each.rule.keys is not None else ""
             for text, indent in ((head, ""), (told, "    ")):
                 lines += textwrap.wrap(text.replace("`", ""), width, initial_indent=indent, subsequent_indent="    ")
     return lines

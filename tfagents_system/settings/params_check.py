@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from tfagents_system.agents.algorithms import ALGORITHMS, PARTS, optimizer_findings, optimizer_settings, value
 from tfagents_system.agents.iteration_counts import (
@@ -17,13 +17,12 @@ from tfagents_system.agents.iteration_counts import (
     random_count,
     random_steps,
 )
-from tfagents_system.checks.hyperparameters import Hyperparameter, When, described_by
 from tfagents_system.checks.rules import broken, integer_from, is_kept
 from tfagents_system.checks.schedules import Schedule, is_schedule
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import shown
-from tfagents_system.hyperparameters import RACE_END_STEPS
+from tfagents_system.hyperparameters import RACE_END_STEPS, Hyperparameter, When, described_by
 from tfagents_system.settings import other_libraries
 from tfagents_system.settings.load_params import OF_ITERATIONS, is_set, own_names
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
@@ -83,7 +82,7 @@ def check_params(params: TrainParamsBase) -> list[str]:
         for name in _known_names(is_hook=True)
         if not callable(getattr(params, name))
     ]
-    return findings + _cross_findings(_RightValues(params, wrong_values))
+    return findings + [f"TrainParams.{text}" for text in _broken(_RULES, _RightValues(params, wrong_values))]
 
 
 def _own_values(params: TrainParamsBase) -> dict[str, Any]:
@@ -161,20 +160,26 @@ class _RightValues:
         return getattr(self._params, name)
 
 
-class Exclusion(NamedTuple):
-    """Two attributes that can't act together.
+Rule = Callable[[Any], Iterable[str]]
+"""Given the params: what is wrong, one sentence each, without `TrainParams.`"""
 
-    Attributes:
-      first: An attribute, or the hook `potential`; second: an attribute.
-      why: Follows a comma.
+
+def _unless(is_broken: Callable[[Any], Any], text: str) -> Rule:
+    """A rule over several attributes.
+
+    Args:
+      is_broken: Given the params; what it returns, if it is true, is `it` in the text.
+      text: `{p.NAME}` is an attribute.
     """
 
-    first: str
-    second: str
-    why: str
+    def findings(p: Any) -> Iterator[str]:
+        if it := is_broken(p):
+            yield text.format(p=p, it=it)
+
+    return findings
 
 
-# What they are where they do not act.
+# What attributes are where they do not act.
 _OFF = {
     "recurrent": False,
     "network": "mlp",
@@ -187,21 +192,6 @@ _OFF = {
     "critic_layer_norm": False,
     "critic_dropout": 0,
 }
-_EXCLUSIONS = (
-    Exclusion("n_step", "recurrent", "sequences are trained on step by step"),
-    Exclusion("mini_race", "recurrent", "sequences have no time of their own"),
-    Exclusion("potential", "recurrent", "the rewards of sequences are not shaped"),
-    Exclusion("priority_exponent", "recurrent", "sequences have no priorities"),
-    Exclusion("batch_renormalization", "recurrent", "its statistics would be of neighbouring, dependent steps"),
-    Exclusion("hindsight_share", "recurrent", "sequences keep the goal that they were collected for"),
-    Exclusion("hindsight_share", "mini_race", "which gives samples a time of their own"),
-    Exclusion("potential", "hindsight_share", "it is stored for the goal that a step was collected for"),
-    Exclusion("hindsight_share", "normalize_rewards", "which divides by returns of the goals that steps had before"),
-    Exclusion("network", "recurrent", "residual blocks have no memory"),
-    Exclusion("critic_layer_norm", "network", "whose blocks have their own layer normalisation"),
-    Exclusion("critic_dropout", "network", "DroQ's dropout is for plain layers"),
-    Exclusion("batch_renormalization", "network", "which normalises layers already"),
-)
 
 
 def _acts(p: Any, name: str) -> bool:
@@ -212,34 +202,31 @@ def _acts(p: Any, name: str) -> bool:
     return bool(value(p, name) != _OFF[name])
 
 
-def _excluded(p: Any, pair: Exclusion) -> str | None:
-    if not (_acts(p, pair.first) and _acts(p, pair.second)):
-        return None
-    first, remedy = pair.first, f"remove {pair.first}"
-    if pair.first in _OFF:
-        first, remedy = f"{pair.first}={shown(value(p, pair.first))}", f"set {pair.first} to {_OFF[pair.first]!r}"
-    return (
-        f"{first} does not work with {pair.second}={shown(getattr(p, pair.second))}, {pair.why}: {remedy}, or "
-        f"{pair.second} to {_OFF[pair.second]!r}"
-    )
+def _not_with(first: str, second: str, why: str) -> Rule:
+    """Two attributes can't act together.
 
-
-class CrossRule(NamedTuple):
-    """A rule over several attributes.
-
-    Attributes:
-      is_broken: Given the params; what it returns, if it is true, is `it` in the text.
-      text: `{p.NAME}` is an attribute.
+    Args:
+      first: An attribute, or the hook `potential`; second: an attribute.
+      why: Follows a comma.
     """
 
-    is_broken: Callable[[Any], Any]
-    text: str
+    def findings(p: Any) -> Iterator[str]:
+        if _acts(p, first) and _acts(p, second):
+            shown_first, remedy = first, f"remove {first}"
+            if first in _OFF:
+                shown_first, remedy = f"{first}={shown(value(p, first))}", f"set {first} to {_OFF[first]!r}"
+            yield (
+                f"{shown_first} does not work with {second}={shown(getattr(p, second))}, {why}: {remedy}, or "
+                f"{second} to {_OFF[second]!r}"
+            )
+
+    return findings
 
 
-def _period(kind: str) -> CrossRule:
+def _one_period(kind: str) -> Rule:
     steps, iters = f"{kind}_period_env_steps", f"{kind}_period_iters"
     default = described_by(TrainParamsBase)[iters].default
-    return CrossRule(
+    return _unless(
         lambda p: getattr(p, steps) is not None and getattr(p, iters) != default,
         f"{steps}={{p.{steps}}} and {iters}={{p.{iters}}} are two lengths of one period: remove one",
     )
@@ -302,144 +289,150 @@ def _networks_of_ones_own(p: Any) -> str:
     return ", ".join([*hooks, *(["batch_renormalization"] if p.batch_renormalization else [])])
 
 
-def _uneven_layers(name: str) -> CrossRule:
-    return CrossRule(
+def _even_layers(name: str) -> Rule:
+    return _unless(
         lambda p: p.network == "simba" and len(set(getattr(p, name))) != 1,
         f"{name}={{p.{name}}} must be one width, once for each residual block, with network='simba': write it as in "
         "(256, 256)",
     )
 
 
+def _fixed(p: Any) -> Iterator[str]:
+    """Attributes that the algorithm fixes."""
+    for name, why in ALGORITHMS[p.algorithm].fixed.items():
+        if (own := getattr(p, name, None)) is not None:
+            yield (
+                f"{name}={shown(own)} does not work with algorithm={p.algorithm!r}, {why}: set it to None, or choose "
+                "another algorithm"
+            )
+
+
 _RULES = (
-    CrossRule(
+    _unless(
         lambda p: p.buffer_size < p.horizon,
         "buffer_size={p.buffer_size} is less than an episode of horizon={p.horizon} steps: raise it to at least "
         "{p.horizon}",
     ),
-    CrossRule(
+    _unless(
         lambda p: p.buffer_size < p.batch_size,
         "buffer_size={p.buffer_size} is less than a minibatch of batch_size={p.batch_size} steps: raise it to at least "
         "{p.batch_size}",
     ),
-    CrossRule(
+    _unless(
         _more_than_allowed,
         "min_updates_per_env_step={p.min_updates_per_env_step} must be at most updates_per_env_step={it:g}, no more "
         "updates are allowed: lower it, or raise updates_per_env_step",
     ),
-    _period("eval"),
-    _period("checkpoint"),
-    CrossRule(
+    _one_period("eval"),
+    _one_period("checkpoint"),
+    _unless(
         _more_workers,
         "env_steps_per_iter={p.env_steps_per_iter} is less than a step for each of SAC_NUM_COLLECT_WORKERS={it} "
         "workers: raise it to at least {it}, or take fewer workers",
     ),
-    CrossRule(
+    _unless(
         lambda p: not p.num_eval_episodes and p.stop_when is not None and shown(p.stop_when),
         "stop_when={it} needs evaluations, and num_eval_episodes is 0: set it to at least 1, or stop_when to None "
         "(max_hours and callbacks_ctor end a run without them)",
     ),
-    CrossRule(
+    _unless(
         lambda p: p.recurrent and ALGORITHMS[p.algorithm].why_not_recurrent,
         "recurrent=True does not work with algorithm={p.algorithm!r}, {it}: set it to False, or choose another "
         "algorithm",
     ),
-    CrossRule(
+    _unless(
         _target_critics,
         "num_target_critics={it[0]} must be at most num_critics={it[1]}, they are drawn from these: lower it, or raise "
         "num_critics",
     ),
-    CrossRule(
+    _unless(
         _quantiles,
         "tqc: num_dropped_quantiles={it[0]} must be below num_quantiles={it[1]}, nothing would be left: lower it",
     ),
     # The replay server follows a scheduled discount: agents and workers know of none.
-    CrossRule(
+    _unless(
         lambda p: is_schedule(p.discount) and not ALGORITHMS[p.algorithm].takes_bootstrap_factor,
         "discount as a schedule does not work with algorithm={p.algorithm!r}, which multiplies with one discount "
         "itself: set a number, or choose dqn, iqn or sac_discrete",
     ),
-    CrossRule(
+    _unless(
         lambda p: is_schedule(p.discount) and p.normalize_rewards,
         "discount as a schedule does not work with normalize_rewards=True, returns would be discounted in several "
         "ways: set a number, or normalize_rewards=False",
     ),
     # What samples are.
-    CrossRule(
+    _unless(
         lambda p: p.cut_at_exploration and not _is_discrete(p),
         "cut_at_exploration=True does not work with algorithm={p.algorithm!r}, its actions are samples, and none is "
         "the greedy one: set it to None, or choose another algorithm",
     ),
-    CrossRule(
+    _unless(
         lambda p: 0 < _race_steps(p) <= p.n_step and _race_steps(p),
         "mini_race.steps={it} must be above n_step={p.n_step}, a transition is a part of a mini-race: raise it, or "
         "lower n_step",
     ),
-    CrossRule(
+    _unless(
         _oversampled,
         "mini_race.oversampling={it[0]} is about the times 1 to {it[1]}, and mini_race has fewer steps: lower the "
         "first number, or set it to (0, 0), which draws all times alike",
     ),
-    CrossRule(
+    _unless(
         lambda p: p.priority_exponent is not None and _race_steps(p) <= RACE_END_STEPS and _race_steps(p),
         f"priority_exponent={{p.priority_exponent:g}} does not work with mini_race.steps={{it}}, the last "
         f"{RACE_END_STEPS} steps of a mini-race change no priority: raise that, or set priority_exponent to None",
     ),
-    CrossRule(
+    _unless(
         lambda p: has_prior_data(p) and not 0 < prior_samples(p) < p.batch_size and str(prior_samples(p)),
         "prior_data_share={p.prior_data_share:g} of batch_size={p.batch_size} is {it} samples, and a minibatch has "
         "some of both: choose another share, or raise batch_size",
     ),
-    CrossRule(
+    _unless(
         lambda p: p.hindsight_share is not None and not round(p.hindsight_share * (p.batch_size - prior_samples(p))),
         "hindsight_share={p.hindsight_share:g} of a minibatch is less than half a sample: raise it, or batch_size",
     ),
     # Networks, and hooks that build them.
-    _uneven_layers("actor_fc_layer_params"),
-    _uneven_layers("critic_joint_fc_layer_params"),
-    CrossRule(
+    _even_layers("actor_fc_layer_params"),
+    _even_layers("critic_joint_fc_layer_params"),
+    _unless(
         lambda p: p.reset_period_updates is not None and overrides_any(p, "agent_ctor"),
         "reset_period_updates={p.reset_period_updates} draws the networks of the toolkit's own agents anew, and "
         "agent_ctor builds another one: set it to None, or remove the hook",
     ),
-    CrossRule(
+    _unless(
         _without_actor,
         "actor_observations={p.actor_observations} says what the actors of the toolkit's own agents see, and {it}: set "
         "it to None, or choose another algorithm or agent",
     ),
-    CrossRule(
+    _unless(
         _networks_of_ones_own,
         "{it}: not with algorithm={p.algorithm!r}, which builds networks of its own that score all actions: remove it, "
         "or build the whole agent with agent_ctor",
     ),
+    _not_with("n_step", "recurrent", "sequences are trained on step by step"),
+    _not_with("mini_race", "recurrent", "sequences have no time of their own"),
+    _not_with("potential", "recurrent", "the rewards of sequences are not shaped"),
+    _not_with("priority_exponent", "recurrent", "sequences have no priorities"),
+    _not_with("batch_renormalization", "recurrent", "its statistics would be of neighbouring, dependent steps"),
+    _not_with("hindsight_share", "recurrent", "sequences keep the goal that they were collected for"),
+    _not_with("hindsight_share", "mini_race", "which gives samples a time of their own"),
+    _not_with("potential", "hindsight_share", "it is stored for the goal that a step was collected for"),
+    _not_with("hindsight_share", "normalize_rewards", "which divides by returns of the goals that steps had before"),
+    _not_with("network", "recurrent", "residual blocks have no memory"),
+    _not_with("critic_layer_norm", "network", "whose blocks have their own layer normalisation"),
+    _not_with("critic_dropout", "network", "DroQ's dropout is for plain layers"),
+    _not_with("batch_renormalization", "network", "which normalises layers already"),
+    _fixed,
+    optimizer_findings,
 )
 
 
-def _fixed_findings(p: Any) -> list[str]:
-    return [
-        f"TrainParams.{name}={shown(own)} does not work with algorithm={p.algorithm!r}, {why}: set it to None, or "
-        "choose another algorithm"
-        for name, why in ALGORITHMS[p.algorithm].fixed.items()
-        if (own := getattr(p, name, None)) is not None
-    ]
-
-
-def _cross_findings(right: _RightValues) -> list[str]:
-    findings = [f"TrainParams.{text}" for text in _broken(_RULES, right)]
-    for pair in _EXCLUSIONS:
-        with contextlib.suppress(_AlreadyReported):
-            findings += [f"TrainParams.{text}"] if (text := _excluded(right, pair)) else []
-    for findings_of in (_fixed_findings, optimizer_findings):
-        with contextlib.suppress(_AlreadyReported):
-            findings += findings_of(right)
-    return findings
-
-
-def _broken(rules: Iterable[CrossRule], right: _RightValues) -> Iterator[str]:
-    """The texts of those that do not hold, of those that need no wrong value."""
+def _broken(rules: Iterable[Rule], right: _RightValues) -> list[str]:
+    """The findings of those rules that need no wrong value."""
+    findings = []
     for rule in rules:
         with contextlib.suppress(_AlreadyReported):
-            if it := rule.is_broken(right):
-                yield rule.text.format(p=right, it=it)
+            findings += list(rule(right))
+    return findings
 
 
 # What works but is seldom meant.
@@ -451,41 +444,40 @@ def _random_first(p: Any) -> tuple[str, int, int]:
     return name, getattr(p, name), random_steps(p)
 
 
+def _late_values(p: Any) -> Iterator[str]:
+    """Values of the curriculum that never fall due in this run."""
+    if not check_curriculum(p.env_config):  # Else it is reported already.
+        count = iterations_of_run(p, p.compute_config.get("num_collect_workers", 1))
+        for name, late in Curriculum.from_config(p.env_config).after(count).items():
+            yield (
+                f"curriculum.{name}.iters: {', '.join(map(str, late))} come after the last iteration, so their values "
+                f"never fall due: the run has {count} iterations, counted from 0. Lower these, or make the run longer"
+            )
+
+
 _NOTES = (
-    CrossRule(
+    _unless(
         lambda p: offline_updates(p) and random_count(p) and _random_first(p),
         "offline_updates={p.offline_updates}, and the first actions ({it[0]}={it[1]}) are random, not of the policy "
         "that was trained offline: set initial_collect_steps=0",
     ),
-    CrossRule(
+    _unless(
         lambda p: max(Schedule.of(p.discount).values) == 1 and p.mini_race is None,
         "discount=1 without mini_race: values are sums of all rewards to an episode's end, and grow without bound "
         "where episodes do not terminate. Lower discount, or set mini_race",
     ),
-    CrossRule(
+    _unless(
         lambda p: p.num_env_steps is not None and random_steps(p) >= p.num_env_steps and _random_first(p),
         "num_env_steps={p.num_env_steps} may be over before the first update: {it[0]}={it[1]} come first, up to "
         "{it[2]:,} steps with random actions: lower that, or raise num_env_steps",
     ),
+    _late_values,
 )
 
 
 def advice(params: TrainParamsBase) -> list[str]:
     """What works but is seldom meant, one sentence each; every value is right, by itself and together."""
-    return [*_broken(_NOTES, _RightValues(params)), *_late_curriculum(params), *without_effect(params)]
-
-
-def _late_curriculum(params: TrainParamsBase) -> list[str]:
-    """Values of the curriculum that never fall due in this run."""
-    config = params.env_config
-    if check_curriculum(config) or not has_horizon(config):
-        return []  # Reported already.
-    count = iterations_of_run(params, params.compute_config.get("num_collect_workers", 1))
-    return [
-        f"curriculum.{name}.iters: {', '.join(map(str, late))} come after the last iteration, so their values never "
-        f"fall due: the run has {count} iterations, counted from 0. Lower these, or make the run longer"
-        for name, late in Curriculum.from_config(config).after(count).items()
-    ]
+    return [*_broken(_NOTES, _RightValues(params)), *without_effect(params)]
 
 
 def without_effect(params: TrainParamsBase) -> list[str]:

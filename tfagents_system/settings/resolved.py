@@ -36,8 +36,10 @@ SHARED = (
 # And of `Overrides.defaults`, whose values are whole numbers.
 _SHARED_COUNTS = ("env_steps_per_iter", "log_period_iters", "initial_collect_steps", "horizon")
 _SHARED_PERIODS = ("eval_period_env_steps", "checkpoint_period_env_steps")
-_PATHS = tuple(variable.field for variable in VARIABLES if variable.is_path)
+_PATHS = tuple(variable.field for variable in VARIABLES if variable.kind.is_path)
 _UNSAVED = ("job_prelude", "exec_prefix")  # People put keys into them: `export HF_TOKEN=...`.
+# Attributes that say when a run ends.
+SETTINGS_OF_END = ("num_iter", "stop_when", "max_hours", "num_env_steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +104,14 @@ class Settings:
 
 def _may_be(name: str, value: Any) -> bool:
     return isinstance(value, str) if name == "exp_name" else value is None or isinstance(value, (int, float))
+
+
+def settings_of_end(attributes: Mapping[str, Any]) -> str:
+    """Attributes that say when a run ends, as one text: a run that ended early ended because of these."""
+    num_iter, stop_when, max_hours, num_env_steps = (attributes[name] for name in SETTINGS_OF_END)
+    numbers = None if stop_when is None else {name: float(value) for name, value in stop_when.items()}
+    hours, steps = (None if value is None else float(value) for value in (max_hours, num_env_steps))
+    return json.dumps([int(num_iter), numbers, hours, steps], sort_keys=True)
 
 
 def of_start(variables: RunVariables) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import collections
 import copy
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 from tfagents_system.errors import UserError, shown
 
 PARAMS = "TrainParams"
+# What Python takes for a number, JSON not always.
+_IS_NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?[\d_]*|\.\d+)(e[+-]?\d+)?$|[+-]?(inf|infinity|nan)$", re.IGNORECASE)
 
 
 # Reading.
@@ -66,12 +69,7 @@ def parse_json(text: str, where: str, example: str = "") -> Any:
 
 
 def _load(text: str) -> Any:
-    """Parses JSON as the standard has it.
-
-    Raises:
-      ValueError: It is not JSON, has a key twice in one object, or a number beyond all floats.
-      RecursionError: Its brackets are too deep.
-    """
+    """Parses JSON as the standard has it; also refuses a key that is twice in one object."""
     return json.loads(text, object_pairs_hook=_as_dict, parse_constant=_refuse_constant, parse_float=_finite_float)
 
 
@@ -102,20 +100,12 @@ def parse_value(text: str) -> Any:
     try:
         return _load(text)
     except (ValueError, RecursionError) as error:
-        if text in ("True", "False", "None") or text[:1] in ("(", "[", "{", '"') or _is_number(text):
+        if text in ("True", "False", "None") or text[:1] in ("(", "[", "{", '"') or _IS_NUMBER.match(text):
             raise ValueError(
                 f"it is not valid JSON ({error}), which has true, false, null, 0.5, 1e-3 and [256, 256]: correct it, "
                 f"or give the text as {json.dumps(text[:80])}"
             ) from None
         return text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 # Writing, as --set takes them.
@@ -178,20 +168,17 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def merge(
     base: Mapping[str, Any],
     over: Mapping[str, Any],
-    where: str,
+    where: str = "",
     fit: Callable[[str, Any, Any], Any] = lambda name, before, value: value,
 ) -> dict[str, Any]:
-    """Merges `over` into `base`, key by key, as a JSON merge patch (RFC 7396): null removes a key.
+    """Merges `over` into `base`, key by key, as a JSON merge patch (RFC 7396): null removes a key. But {} removes all.
 
     A key that is null already stays so. Neither argument is changed.
 
     Args:
-      where: What `base` is, for messages.
-      fit: Called with a key's name, its value before (None without one) and its new one, unless these are both
-        mappings; returns the value.
-
-    Raises:
-      UserError: {} in the place of a mapping that has keys would change nothing.
+      where: What `base` is, for `fit`.
+      fit: Called with a key's name, its value before (None without one) and its new one, unless these are merged;
+        returns the value.
     """
     merged = dict(base)
     for key, value in over.items():
@@ -199,13 +186,7 @@ def merge(
         if value is None:
             if before is not None:
                 del merged[key]
-        elif isinstance(value, Mapping) and (before is None or isinstance(before, Mapping)):
-            if before and not value:
-                gone = map(str, before) if where == PARAMS else [key]  # An attribute stays.
-                raise UserError(
-                    f"{name}={{}} would change nothing, objects are merged: null removes a key, as in "
-                    f"{json.dumps(dict.fromkeys(gone))}"
-                )
+        elif isinstance(value, Mapping) and value and (before is None or isinstance(before, Mapping)):
             merged[key] = merge(before or {}, value, name, fit)
         else:
             merged[key] = fit(name, before, copy.deepcopy(value))
@@ -231,17 +212,14 @@ def _of_kind(name: str, before: Any, value: Any) -> Any:
 
     is_bool = isinstance(before, (bool, np.bool_))
     is_number = isinstance(before, (int, float, np.number)) and not is_bool
-    if isinstance(value, dict) and before is not None:
+    if isinstance(value, dict) and not (before is None or isinstance(before, Mapping)):
         # A schedule in the place of a number, options in the place of True or False.
         if (is_number and "points" in value) or is_bool:
             return value
         raise UserError(f"{name} is no dictionary but {shown(before)}: override it as a whole")
     if isinstance(value, str) and (is_bool or is_number):
         wanted = "true or false" if is_bool else "a number"
-        raise UserError(
-            f"{name} must be {wanted}, as JSON writes it, found {shown(value)}: correct it, or write the text into the "
-            "params file"
-        )
+        raise UserError(f"{name} must be {wanted}, as JSON writes it, found {shown(value)}: correct it")
     if isinstance(value, list) and isinstance(before, (set, frozenset, np.ndarray)):
         raise UserError(f"{name}={shown(before)} can't become a list: change it in the params file")
     if isinstance(value, str) and isinstance(before, Path):

@@ -18,7 +18,7 @@ import typing
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from tfagents_system.checks.rules import Rule, integer_from, integer_in, is_kept, number_above, one_of, or_none
 from tfagents_system.checks.spelling import near_misses
@@ -34,11 +34,131 @@ _SHOWN_CHARS = 200
 TAKES = AGENT, NETWORKS, REPLAY, ALL = "agent", "networks", "replay", "all"
 
 
-# The others are paths, addresses and texts, in which people put keys: SAC_JOB_PRELUDE='export HF_TOKEN=...'.
-_KINDS_FOR_OTHERS = (
-    *("count", "count or auto", "few", "flag", "minutes", "seconds", "seed", "whole", "megabytes"),
-    *("take", "role"),
-)
+# How the text of a variable is read; a ValueError says what it must be.
+
+
+class Kind(NamedTuple):
+    """What the text of a variable may be.
+
+    Attributes:
+      read: Given the text and the folders in which files with relative paths are looked for: the value.
+      is_for_others: Reports and trackers tell it. In others people put keys: SAC_JOB_PRELUDE='export HF_TOKEN=...'.
+      is_path: It names a file or a folder.
+    """
+
+    read: Callable[[str, list[Path]], Any]
+    is_for_others: bool = False
+    is_path: bool = False
+
+
+def shown_value(text: str) -> str:
+    """As it is where it can be printed, and not longer than a message should be."""
+    text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
+
+def _find_program(text: str, folders: list[Path]) -> Path:
+    """An executable file. Its links are not followed: a virtual environment's Python needs them to know where it is."""
+    path = _find(text, folders, "file", Path.is_file)
+    if not os.access(path, os.X_OK):
+        raise ValueError(f"a program, {path} is not executable")
+    return path
+
+
+def _find_agent(text: str, folders: list[Path]) -> Path:
+    """RUN or RUN@CHECKPOINT with an absolute path. A run that has begun needs it no more: it may be gone."""
+    path, at, name = text.rpartition("@")
+    if not (at and path) or "/" in name or any(_is_dir(folder / _path(text)) for folder in folders):
+        path, at, name = text, "", ""
+    candidates = [(folder / _path(path)).absolute() for folder in folders]
+    parents = [candidate for candidate in candidates if _is_dir(candidate.parent)]
+    place = next(filter(_is_dir, candidates), (parents or candidates)[0])
+    return Path(f"{os.path.normpath(place)}{at}{name}")
+
+
+def _is_dir(path: Path) -> bool:
+    with contextlib.suppress(OSError):  # Too long, or below a folder that is not ours to look into.
+        return path.is_dir()
+    return False
+
+
+def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
+    """`text` below the first folder that has it.
+
+    Raises:
+      ValueError: None has it.
+    """
+    path = Path(_path(text))
+    candidates = list(dict.fromkeys((folder / path).absolute() for folder in folders))
+    for candidate in candidates:
+        with contextlib.suppress(OSError):  # Too long, or below a folder that is not ours to look into.
+            if is_one(candidate):
+                return Path(os.path.normpath(candidate))
+    raise ValueError(f"an existing {what}, none of these is one: {', '.join(shown_value(str(c)) for c in candidates)}")
+
+
+def _path(text: str) -> str:
+    """With the home directory in place of a leading `~`."""
+    if not text.isprintable():
+        raise ValueError("a path of printable characters")
+    try:
+        return str(Path(text).expanduser())
+    except RuntimeError:
+        raise ValueError("a path; there is no user of that name after ~") from None
+
+
+def _is_address(text: str) -> bool:
+    match = re.fullmatch(r"([^\s:/]+|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})", text)
+    return match is not None and 1 <= int(match[2]) <= 65535
+
+
+def run_name(text: str) -> str:
+    """The name of a run.
+
+    Raises:
+      ValueError: It can be none; says what it must be.
+    """
+    parts = Path(text).parts
+    if not parts or Path(text).is_absolute() or ".." in parts or not text.isprintable():
+        raise ValueError(
+            "a name for the run directory below logs/, such as pendulum; SAC_LOGS_DIR names another folder than logs"
+        )
+    return text
+
+
+def _number(text: str) -> int | float | str | None:
+    """The number that a text is, or the text, which no rule for numbers lets pass; of `auto` None."""
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(text)
+    return None if text == "auto" else text
+
+
+def _kind(rule: Rule, parse: Callable[[str], Any] = _number, made: Callable[[Any], Any] = lambda value: value) -> Kind:
+    """Values that keep the same rules as attributes do; `made` then gives them their type."""
+
+    def read(text: str, _: list[Path]) -> Any:
+        if not is_kept(rule, value := parse(text)):
+            raise ValueError(rule.words)
+        return made(value)
+
+    return Kind(read, is_for_others=True)
+
+
+COUNT, COUNT_OR_AUTO = _kind(integer_in(1, MOST)), _kind(or_none(integer_in(1, MOST), "auto"))
+FEW, WHOLE = _kind(integer_in(0, MOST)), _kind(integer_from(0))
+SEED_NUMBER, MEGABYTES = _kind(integer_in(0, 2**31 - 1)), _kind(integer_from(1))
+FLAG, SECONDS = _kind(one_of((0, 1)), made=bool), _kind(number_above(0), made=float)
+PORT = _kind(integer_in(1, 65535))._replace(is_for_others=False)
+GATEWAY_PORT = _kind(integer_in(0, 65535))._replace(is_for_others=False)
+ROLE, TAKE = _kind(one_of(KINDS), str), _kind(one_of(TAKES), str)
+WANDB_MODE = _kind(one_of(("online", "offline")), str)._replace(is_for_others=False)
+ADDRESS = _kind(Rule("HOST:PORT, such as node7:8443", _is_address), str)._replace(is_for_others=False)
+TEXT, NAME = Kind(lambda text, _: text), Kind(lambda text, _: run_name(text))
+PATH = Kind(lambda text, _: _path(text), is_path=True)
+FILE = Kind(lambda text, folders: _find(text, folders, "file", Path.is_file), is_path=True)
+FILE_OR_FOLDER = Kind(lambda text, folders: _find(text, folders, "file or folder", Path.exists), is_path=True)
+SAVED_AGENT, PROGRAM = Kind(_find_agent, is_path=True), Kind(_find_program, is_path=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +166,7 @@ class Variable:
     """What is known about a variable beside its field.
 
     Attributes:
-      kind: How its text is read; see `_RULES` and `_PATHS`.
+      kind: How its text is read.
       default: In words, if the field's own default does not say it; of VARIABLES None: must be given.
       example: What a message proposes where one must be given.
       is_early: Shell code reads it before --set and grids are looked at.
@@ -54,7 +174,7 @@ class Variable:
       field: `train_cpus` of SAC_TRAIN_CPUS; filled in by VARIABLES.
     """
 
-    kind: str
+    kind: Kind
     default: str | None = None
     example: str = "1"
     is_early: bool = False
@@ -66,204 +186,144 @@ class Variable:
         return variable_name(self.field)
 
     @property
-    def is_for_others(self) -> bool:
-        """Whether reports and trackers tell its value."""
-        return self.kind in _KINDS_FOR_OTHERS
-
-    @property
-    def is_path(self) -> bool:
-        return self.kind in ("file", "file or folder", "path", "agent", "program")
-
-    @property
     def meaning(self) -> str:
         """The text behind the field."""
-        return attribute_docs(VariableFields)[self.field]
+        return attribute_docs(RunVariables)[self.field]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VariableFields:
-    """The SAC_ variables, each described by the text behind its field; those without a default must be given."""
+class RunVariables:
+    """The SAC_ variables of a run, each described by the text behind its field; those without a default must be given.
 
-    reverb_cpus: Annotated[int, Variable("count or auto", default="auto")]
+    Every path is absolute. `exp_dir` has `_task_<SLURM_ARRAY_TASK_ID>` at its end inside a job array.
+    """
+
+    reverb_cpus: Annotated[int, Variable(COUNT_OR_AUTO, default="auto")]
     """CPUs of the replay server; auto: 1"""
-    train_cpus: Annotated[int, Variable("count or auto", default="auto")]
+    train_cpus: Annotated[int, Variable(COUNT_OR_AUTO, default="auto")]
     """CPUs of the policy updates; auto: 2 where the machine or job has at least 4, else 1"""
-    train_gpus: Annotated[bool, Variable("flag")] = False
+    train_gpus: Annotated[bool, Variable(FLAG)] = False
     """1: the policy updates run on a GPU; no other program of the run sees one"""
-    num_collect_workers: Annotated[int, Variable("count or auto", default="auto")]
+    num_collect_workers: Annotated[int, Variable(COUNT_OR_AUTO, default="auto")]
     """workers: programs that collect experience and, without SAC_EVAL_WORKERS, evaluate; auto: as many as the CPUs left
     by the others allow, at least 1, and then roles share CPUs where there are too few; a run keeps the number that it
     began with; submit.sh, which knows no node, needs a number"""
-    local_workers: Annotated[int | None, Variable("few", default="all of them")] = None
+    local_workers: Annotated[int | None, Variable(FEW, default="all of them")] = None
     """how many of these the run itself starts; the others are waited for and join with sac join"""
-    local_trainer: Annotated[bool, Variable("flag")] = True
+    local_trainer: Annotated[bool, Variable(FLAG)] = True
     """1: the run starts its trainer; 0: it waits for one from elsewhere (SAC_TRAINER_SERVER), which joins through the
     gateway and keeps checkpoints, policies and metrics in a run directory of its own"""
-    expert_workers: Annotated[int, Variable("few")] = 0
+    expert_workers: Annotated[int, Variable(FEW)] = 0
     """workers beside these that the run starts as experts: they collect with SAC_EXPERT_POLICY and ignore updates"""
-    eval_workers: Annotated[int, Variable("few")] = 0
+    eval_workers: Annotated[int, Variable(FEW)] = 0
     """workers beside these that the run starts to evaluate: they do all evaluations, the others collect only"""
     max_workers: Annotated[
-        int | None, Variable("count", default="SAC_NUM_COLLECT_WORKERS + SAC_EXPERT_WORKERS + SAC_EVAL_WORKERS")
+        int | None, Variable(COUNT, default="SAC_NUM_COLLECT_WORKERS + SAC_EXPERT_WORKERS + SAC_EVAL_WORKERS")
     ] = None
     """slots for workers, those that join included; 64 more than the run's own where there is a gateway"""
-    envs_per_worker: Annotated[int, Variable("count")] = 1
+    envs_per_worker: Annotated[int, Variable(COUNT)] = 1
     """environments that each worker steps together, with one inference for all"""
-    collect_worker_cpus: Annotated[int, Variable("count or auto", default="auto")]
+    collect_worker_cpus: Annotated[int, Variable(COUNT_OR_AUTO, default="auto")]
     """CPUs of each worker; auto: 1"""
-    server: Annotated[str | None, Variable("address", default="as --to finds it")] = None
+    server: Annotated[str | None, Variable(ADDRESS, default="as --to finds it")] = None
     """`host:port` of the run that sac join joins"""
-    trainer_server: Annotated[str | None, Variable("address", default="the run's own")] = None
+    trainer_server: Annotated[str | None, Variable(ADDRESS, default="the run's own")] = None
     """`host:port` of the gateway of a run elsewhere, whose trainer this start runs, and nothing else"""
-    worker_role: Annotated[str, Variable("role")] = COLLECT
+    worker_role: Annotated[str, Variable(ROLE)] = COLLECT
     """what workers that join do: `collect`, `eval` (only evaluate), `expert` (collect with SAC_EXPERT_POLICY), `test`
     (play the newest policy, store nothing)"""
-    expert_policy: Annotated[Path | None, Variable("file or folder", default="TrainParams.expert_policy_ctor")] = None
+    expert_policy: Annotated[Path | None, Variable(FILE_OR_FOLDER, default="TrainParams.expert_policy_ctor")] = None
     """SavedModel, policy checkpoint or exported file that an expert acts with"""
-    params: Annotated[Path, Variable("file", example="my_params.py")]
+    params: Annotated[Path, Variable(FILE, example="my_params.py")]
     """Python file with `class TrainParams(TrainParamsBase)`"""
-    config: Annotated[Path, Variable("file", example="my.json")]
+    config: Annotated[Path, Variable(FILE, example="my.json")]
     """JSON file with `horizon`, environment arguments and curriculum"""
-    exp_name: Annotated[str, Variable("name", example="my_run")]
+    exp_name: Annotated[str, Variable(NAME, example="my_run")]
     """name of the run"""
-    logs_dir: Annotated[Path | None, Variable("path", default="`logs` in the current folder")] = None
+    logs_dir: Annotated[Path | None, Variable(PATH, default="`logs` in the current folder")] = None
     """folder of run directories, which are `<SAC_LOGS_DIR>/<SAC_EXP_NAME>`"""
-    exp_dir: Annotated[Path, Variable("path", default="<SAC_LOGS_DIR>/<SAC_EXP_NAME>", is_internal=True)]
+    exp_dir: Annotated[Path, Variable(PATH, default="<SAC_LOGS_DIR>/<SAC_EXP_NAME>", is_internal=True)]
     """run directory"""
-    joined_run: Annotated[Path | None, Variable("path", is_internal=True)] = None
+    joined_run: Annotated[Path | None, Variable(PATH, is_internal=True)] = None
     """of workers that join a run: its directory, where it can be seen"""
-    reverb_port: Annotated[int | None, Variable("port", default="the first free one from 8008 upwards")] = None
+    reverb_port: Annotated[int | None, Variable(PORT, default="the first free one from 8008 upwards")] = None
     """TCP port of the replay server"""
-    seed: Annotated[int, Variable("seed")] = 0
+    seed: Annotated[int, Variable(SEED_NUMBER)] = 0
     """seed that decides every other seed of the run; each task of a job array without a grid adds its number"""
-    grid: Annotated[Path | None, Variable("file", default="no grid")] = None
+    grid: Annotated[Path | None, Variable(FILE, default="no grid")] = None
     """JSON file with the settings of each task of a job array (see docs/how_to/many_runs.md)"""
-    share_cpus: Annotated[bool, Variable("flag")] = False
+    share_cpus: Annotated[bool, Variable(FLAG)] = False
     """1: roles share CPUs where there are too few; 0: such a start is refused"""
-    save_deadline_secs: Annotated[float, Variable("seconds")] = 60.0
+    save_deadline_secs: Annotated[float, Variable(SECONDS)] = 60.0
     """seconds that a stop may take, for all roles together"""
-    checkpoint_minutes: Annotated[float, Variable("minutes")] = 10.0
+    checkpoint_minutes: Annotated[float, Variable(SECONDS)] = 10.0
     """minutes after which a checkpoint is taken at the latest"""
-    deterministic: Annotated[bool, Variable("flag")] = False
+    deterministic: Annotated[bool, Variable(FLAG)] = False
     """1: the same seed gives the same weights, bit by bit, also after stops and crashes; slower"""
-    max_restarts: Annotated[int, Variable("whole")] = 10
+    max_restarts: Annotated[int, Variable(WHOLE)] = 10
     """restarts in a row of one role before it is given up"""
-    from_: Annotated[Path | None, Variable("agent", default="nothing")] = None
+    from_: Annotated[Path | None, Variable(SAVED_AGENT, default="nothing")] = None
     """another run, which a new one begins with (`--from`): `RUN`, `RUN@best`, `RUN@CHECKPOINT`; with SAC_TAKE=replay
     also a folder made by `sac experience import`"""
-    take: Annotated[str, Variable("take")] = AGENT
+    take: Annotated[str, Variable(TAKE)] = AGENT
     """what of SAC_FROM is taken (`--take`): `agent` (networks, normalisation, alpha, optimizers), `networks` (the first
     two), `replay` (experience), or `all` (agent, experience, and the counters of iterations, updates and steps)"""
-    replay_dir: Annotated[Path | None, Variable("path", default="<run directory>/replay")] = None
+    replay_dir: Annotated[Path | None, Variable(PATH, default="<run directory>/replay")] = None
     """folder for the replay ring, such as node-local scratch"""
-    straggler_secs: Annotated[float, Variable("seconds")] = 120.0
+    straggler_secs: Annotated[float, Variable(SECONDS)] = 120.0
     """seconds that the others wait for a worker late with its iteration"""
-    step_timeout_secs: Annotated[float, Variable("seconds")] = 300.0
+    step_timeout_secs: Annotated[float, Variable(SECONDS)] = 300.0
     """seconds that an environment may take for a step or reset before it is taken for hung; building it may take four
     times as long, at least 600"""
-    worker_memory_mb: Annotated[int | None, Variable("megabytes", default="no limit")] = None
-    """memory in MiB (resident, with child processes) above which a worker restarts at the end of an episode; with
-    SAC_ENV_PYTHON of each environment's process, which is then rebuilt"""
-    env_python: Annotated[Path | None, Variable("program", default="the worker's own process")] = None
+    worker_memory_mb: Annotated[int | None, Variable(MEGABYTES, default="no limit")] = None
+    """memory in MiB (resident, with child processes) above which a worker restarts at the end of an episode"""
+    env_python: Annotated[Path | None, Variable(PROGRAM, default="the worker's own process")] = None
     """Python interpreter (3.9 or later, with NumPy) in which environments run, each in a process of its own"""
-    job_prelude: Annotated[str | None, Variable("text", is_early=True)] = None
+    job_prelude: Annotated[str | None, Variable(TEXT, is_early=True)] = None
     """shell code that runs first in a SLURM job, such as `module load python/3.11`"""
-    exec_prefix: Annotated[str | None, Variable("text", is_early=True)] = None
+    exec_prefix: Annotated[str | None, Variable(TEXT, is_early=True)] = None
     """words before the run's command, to wrap all roles, such as `apptainer exec image.sif`"""
     python: Annotated[
         str | None,
         Variable(
-            "text",
+            TEXT,
             default="the activated environment's, else that of setup.sh, or one on PATH where that has not been made",
             is_early=True,
         ),
     ] = None
     """Python 3.11 with the required packages that all programs of the run use: absolute path, or name on PATH; in a
     container it is one of the image"""
-    allow_strangers: Annotated[bool, Variable("flag")] = False
+    allow_strangers: Annotated[bool, Variable(FLAG)] = False
     """1: trains also where other users of the machine can't be kept from the replay server, through which they can run
     programs as you"""
-    allow_login: Annotated[bool, Variable("flag", is_early=True)] = False
+    allow_login: Annotated[bool, Variable(FLAG, is_early=True)] = False
     """1: runs, sweeps and studies train on a cluster's login node, too"""
     gateway_port: Annotated[
-        int | None, Variable("gateway port", default="no gateway: nothing of the run is reached from other machines")
+        int | None, Variable(GATEWAY_PORT, default="no gateway: nothing of the run is reached from other machines")
     ] = None
     """TCP port at which workers on other machines reach the run, encrypted and authenticated; 0: any free one, which
     gateway.json in the run directory then names"""
-    credentials_dir: Annotated[Path | None, Variable("path", default="<run directory>/credentials, made for it")] = None
+    credentials_dir: Annotated[Path | None, Variable(PATH, default="<run directory>/credentials, made for it")] = None
     """folder with ca.pem and, for the run, server.pem and server.key; for those who join, client.pem and client.key"""
-    password_file: Annotated[Path | None, Variable("path", default="no password: the certificates suffice")] = None
+    password_file: Annotated[Path | None, Variable(PATH, default="no password: the certificates suffice")] = None
     """file with a password of at least 12 characters that those who join must have as well; yours alone to read"""
     wandb: Annotated[
-        str | None, Variable("wandb mode", default="nothing is sent to Weights & Biases", example="offline")
+        str | None, Variable(WANDB_MODE, default="nothing is sent to Weights & Biases", example="offline")
     ] = None
     """`online`: metrics go to Weights & Biases; `offline`: into files that `wandb sync` sends later
     (docs/how_to/watch.md)"""
-    mlflow_uri: Annotated[str | None, Variable("text", default="nothing is sent to MLflow")] = None
+    mlflow_uri: Annotated[str | None, Variable(TEXT, default="nothing is sent to MLflow")] = None
     """MLflow's server (http://host:5000), or `sqlite:///FILE` or `file:FOLDER`, relative to the current folder;
     without a password or token"""
-    report: Annotated[bool, Variable("flag")] = True
+    report: Annotated[bool, Variable(FLAG)] = True
     """1: a finished run draws learning_curve.png, plays one episode of its best policy for a video and writes
     report.html (curves, settings and videos in one file); 0: none of them"""
-
-
-def variable_name(field: str) -> str:
-    """`SAC_TRAIN_CPUS` for the field `train_cpus`."""
-    return f"SAC_{field.strip('_').upper()}"
-
-
-def as_text(value: Any) -> str:
-    """A field's value as a variable has it."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return f"{value:d}" if isinstance(value, bool) else str(value)
-
-
-def _variables() -> Iterator[Variable]:
-    hints = typing.get_type_hints(VariableFields, include_extras=True)
-    for field in dataclasses.fields(VariableFields):
-        own = {None: "none", dataclasses.MISSING: None}.get(field.default, as_text(field.default).removesuffix(".0"))
-        given: Variable = hints[field.name].__metadata__[0]
-        yield dataclasses.replace(given, field=field.name, default=given.default or own)
-
-
-VARIABLES = tuple(_variables())
-WORKERS, _SHARE = "SAC_NUM_COLLECT_WORKERS", {"share_cpus": "SAC_SHARE_CPUS"}
-COUNTS = {
-    name: variable_name(name) for name in ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus")
-}
-# From these a task of a job array has its run directory, its settings and its seed.
-GRID, SEED, TASK = "SAC_GRID", "SAC_SEED", "SLURM_ARRAY_TASK_ID"
-_NO_TASK = "TFAGENTS_NO_TASK"  # Set where it has none of them from there, see `without_task`.
-_JOINED_SLOTS = 64  # For workers that join, where there is a gateway and nothing else is said.
-_NAMES = tuple(variable.name for variable in VARIABLES)
-# Workers that the run itself starts beside the planned ones, and what is possible instead.
-_BESIDE = {"expert_workers": "SAC_EXPERT_WORKERS", "eval_workers": "SAC_EVAL_WORKERS"}
-_JOINING = {
-    "SAC_EXPERT_WORKERS": "experts join with sac join --role expert",
-    "SAC_EVAL_WORKERS": "workers join with sac join --role eval, which add to each evaluation",
-}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunVariables(VariableFields):
-    """The checked variables of one run; every path is absolute.
-
-    Attributes:
-      reverb_port: None: the supervisor looks for a free one.
-      exp_dir: With `_task_<SLURM_ARRAY_TASK_ID>` at its end inside a job array.
-    """
 
     @classmethod
     def from_environ(
         cls, environ: Mapping[str, str] = os.environ, *, vars_file: Path | None, root: Path
     ) -> RunVariables:
-        """Reads every variable.
-
-        Args:
-          environ: Usually os.environ, after the vars file was sourced.
-          vars_file: Its folder is one of those in which relative SAC_PARAMS and SAC_CONFIG are looked for.
-          root: The repository root: files that are neither beside the vars file nor in the current folder may be there.
+        """As `read_variables`.
 
         Raises:
           UserError: With all findings at once.
@@ -296,16 +356,61 @@ class RunVariables(VariableFields):
         return {variable_name(name): as_text(value) for name, value in vars(self).items() if value is not None}
 
 
+def variable_name(field: str) -> str:
+    """`SAC_TRAIN_CPUS` for the field `train_cpus`."""
+    return f"SAC_{field.strip('_').upper()}"
+
+
+def as_text(value: Any) -> str:
+    """A field's value as a variable has it."""
+    return f"{value:d}" if isinstance(value, bool) else str(value)
+
+
+def _variables() -> Iterator[Variable]:
+    hints = typing.get_type_hints(RunVariables, include_extras=True)
+    for field in dataclasses.fields(RunVariables):
+        own = {None: "none", dataclasses.MISSING: None}.get(field.default, as_text(field.default).removesuffix(".0"))
+        given: Variable = hints[field.name].__metadata__[0]
+        yield dataclasses.replace(given, field=field.name, default=given.default or own)
+
+
+VARIABLES = tuple(_variables())
+WORKERS, _SHARE = "SAC_NUM_COLLECT_WORKERS", {"share_cpus": "SAC_SHARE_CPUS"}
+COUNTS = {
+    name: variable_name(name) for name in ("reverb_cpus", "train_cpus", "num_collect_workers", "collect_worker_cpus")
+}
+# From these a task of a job array has its run directory, its settings and its seed.
+GRID, SEED, TASK = "SAC_GRID", "SAC_SEED", "SLURM_ARRAY_TASK_ID"
+_NO_TASK = "TFAGENTS_NO_TASK"  # Set where it has none of them from there, see `without_task`.
+_JOINED_SLOTS = 64  # For workers that join, where there is a gateway and nothing else is said.
+_NAMES = tuple(variable.name for variable in VARIABLES)
+# Workers that the run itself starts beside the planned ones, and what is possible instead.
+_BESIDE = {"expert_workers": "SAC_EXPERT_WORKERS", "eval_workers": "SAC_EVAL_WORKERS"}
+_JOINING = {
+    "SAC_EXPERT_WORKERS": "experts join with sac join --role expert",
+    "SAC_EVAL_WORKERS": "workers join with sac join --role eval, which add to each evaluation",
+}
+
+
 def read_variables(
     environ: Mapping[str, str], *, vars_file: Path | None, root: Path
 ) -> tuple[dict[str, Any], list[str]]:
-    """Like RunVariables.from_environ, but gives what could be read (fields by name) beside the findings."""
+    """Reads every variable.
+
+    Args:
+      environ: Usually os.environ, after the vars file was sourced.
+      vars_file: Its folder is one of those in which relative SAC_PARAMS and SAC_CONFIG are looked for.
+      root: The repository root: files that are neither beside the vars file nor in the current folder may be there.
+
+    Returns:
+      What could be read, by field, and all findings.
+    """
     values: dict[str, Any] = {}
     findings = [
         f"{wrong} is not a known variable, {right} is: rename it, or unset {wrong}"
         for wrong, right in _misspelt(environ)
     ]
-    folders = _folders(vars_file, root)
+    folders = [*([vars_file.resolve().parent] if vars_file else []), Path.cwd(), root]
     for variable in VARIABLES:
         text = environ.get(variable.name, "").strip()
         if not text:
@@ -315,7 +420,10 @@ def read_variables(
                     f"to {vars_file or 'the environment'}"
                 )
             continue
-        findings += _read(variable, text, folders, values)
+        try:
+            values[variable.field] = variable.kind.read(text, folders)
+        except ValueError as error:
+            findings.append(f"{variable.name}={shown_value(text)} must be {error}")
     _fill_in_counts(values, environ)
     findings += _check_workers(values) + _check_trainer(values)
     findings += _resolve_directories(values, environ, Path.cwd())
@@ -361,38 +469,6 @@ def counts_of_start(values: Mapping[str, Any]) -> dict[str, str]:
 def has_automatic_workers(environ: Mapping[str, str]) -> bool:
     """Whether the number of workers follows from the CPUs."""
     return environ.get(WORKERS, "").strip() in ("", "auto")
-
-
-def _folders(vars_file: Path | None, root: Path) -> list[Path]:
-    """Where files with relative paths are looked for."""
-    return [*([vars_file.resolve().parent] if vars_file else []), Path.cwd(), root]
-
-
-def _read(variable: Any, text: str, folders: list[Path], values: dict[str, Any]) -> list[str]:
-    """Puts a variable's value into `values`; returns a finding where there is none."""
-    kind = variable.kind
-    try:
-        if kind in _PATHS:
-            values[variable.field] = _PATHS[kind](text, folders)
-            return []
-    except ValueError as error:
-        return [f"{variable.name}={shown_value(text)} must be {error}"]
-    value: Any = text if kind in _WORDS else _number(text)
-    if kind == "count or auto" and text == "auto":
-        value = None
-    if not is_kept(_RULES[kind], value):
-        return [f"{variable.name}={shown_value(text)} must be {_RULES[kind].words}"]
-    values[variable.field] = _READ_AS[kind](value) if kind in _READ_AS else value
-    return []
-
-
-def _number(text: str) -> int | float | str:
-    """The number that a text is, or the text, which no rule for numbers lets pass."""
-    with contextlib.suppress(ValueError):
-        return int(text)
-    with contextlib.suppress(ValueError):
-        return float(text)
-    return text
 
 
 def _check_workers(values: dict[str, Any]) -> list[str]:
@@ -525,65 +601,6 @@ def _misspelt(names: Iterable[str]) -> list[tuple[str, str]]:
     return [(found[wrong], f"SAC_{right}") for wrong, right in pairs]
 
 
-# What a variable's text means, by its kind; a ValueError says what it must be.
-
-
-def shown_value(text: str) -> str:
-    """As it is where it can be printed, and not longer than a message should be."""
-    text = text if text.isprintable() else ascii(text)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
-
-
-def _find_program(text: str, folders: list[Path]) -> Path:
-    """An executable file. Its links are not followed: a virtual environment's Python needs them to know where it is."""
-    path = _find(text, folders, "file", Path.is_file)
-    if not os.access(path, os.X_OK):
-        raise ValueError(f"a program, {path} is not executable")
-    return path
-
-
-def _find_agent(text: str, folders: list[Path]) -> Path:
-    """RUN or RUN@CHECKPOINT with an absolute path. A run that has begun needs it no more: it may be gone."""
-    path, at, name = text.rpartition("@")
-    if not (at and path) or "/" in name or any(_is_dir(folder / _path(text)) for folder in folders):
-        path, at, name = text, "", ""
-    candidates = [(folder / _path(path)).absolute() for folder in folders]
-    parents = [candidate for candidate in candidates if _is_dir(candidate.parent)]
-    place = next(filter(_is_dir, candidates), (parents or candidates)[0])
-    return Path(f"{os.path.normpath(place)}{at}{name}")
-
-
-def _is_dir(path: Path) -> bool:
-    with contextlib.suppress(OSError):  # Too long, or below a folder that is not ours to look into.
-        return path.is_dir()
-    return False
-
-
-def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
-    """`text` below the first folder that has it.
-
-    Raises:
-      ValueError: None has it.
-    """
-    path = Path(_path(text))
-    candidates = list(dict.fromkeys((folder / path).absolute() for folder in folders))
-    for candidate in candidates:
-        with contextlib.suppress(OSError):  # Too long, or below a folder that is not ours to look into.
-            if is_one(candidate):
-                return Path(os.path.normpath(candidate))
-    raise ValueError(f"an existing {what}, none of these is one: {', '.join(shown_value(str(c)) for c in candidates)}")
-
-
-def _path(text: str) -> str:
-    """With the home directory in place of a leading `~`."""
-    if not text.isprintable():
-        raise ValueError("a path of printable characters")
-    try:
-        return str(Path(text).expanduser())
-    except RuntimeError:
-        raise ValueError("a path; there is no user of that name after ~") from None
-
-
 def absolute_uri(uri: str, folder: Path) -> str:
     """An address of MLflow, where `sqlite:///FILE` and `file:FOLDER` have an absolute path.
 
@@ -596,57 +613,6 @@ def absolute_uri(uri: str, folder: Path) -> str:
     if scheme.startswith("sqlite") and rest[:3] == "///" and rest[3:4] not in ("", "/", ":", "?"):
         return f"{scheme}:///{os.path.normpath(folder.absolute() / rest[3:])}"
     return uri
-
-
-def _address(text: str) -> bool:
-    match = re.fullmatch(r"([^\s:/]+|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})", text)
-    return match is not None and 1 <= int(match[2]) <= 65535
-
-
-def run_name(text: str) -> str:
-    """The name of a run.
-
-    Raises:
-      ValueError: It can be none; says what it must be.
-    """
-    parts = Path(text).parts
-    if not parts or Path(text).is_absolute() or ".." in parts or not text.isprintable():
-        raise ValueError(
-            "a name for the run directory below logs/, such as pendulum; SAC_LOGS_DIR names another folder than logs"
-        )
-    return text
-
-
-# Numbers and words, by the same rules as attributes.
-_RULES: dict[str, Rule] = {
-    "count": integer_in(1, MOST),
-    "count or auto": or_none(integer_in(1, MOST), "auto"),
-    "few": integer_in(0, MOST),
-    "whole": integer_from(0),
-    "seed": integer_in(0, 2**31 - 1),
-    "megabytes": integer_from(1),
-    "port": integer_in(1, 65535),
-    "gateway port": integer_in(0, 65535),
-    "flag": one_of((0, 1)),
-    "seconds": number_above(0),
-    "minutes": number_above(0),
-    "address": Rule("HOST:PORT, such as node7:8443", _address),
-    "role": one_of(KINDS),
-    "take": one_of(TAKES),
-    "wandb mode": one_of(("online", "offline")),
-    "text": Rule("a text", lambda value: True),
-}
-_WORDS = ("address", "role", "take", "wandb mode", "text")
-_READ_AS = {"flag": bool, "seconds": float, "minutes": float}
-# Files with relative paths are looked for in the folders, the first one that has it wins.
-_PATHS: dict[str, Callable[[str, list[Path]], Any]] = {
-    "name": lambda text, _: run_name(text),
-    "path": lambda text, _: _path(text),
-    "file": lambda text, folders: _find(text, folders, "file", Path.is_file),
-    "file or folder": lambda text, folders: _find(text, folders, "file or folder", Path.exists),
-    "agent": _find_agent,
-    "program": _find_program,
-}
 
 
 @functools.cache

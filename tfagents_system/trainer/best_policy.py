@@ -9,8 +9,8 @@ from absl import logging
 
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.policies.names import checkpoint_name
-from tfagents_system.settings.early_end import rank
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.trainer.early_end import rank
 from tfagents_system.trainer.periods import Period
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.saves import TrainerSaves

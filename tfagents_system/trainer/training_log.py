@@ -12,7 +12,7 @@ from tfagents_system.report.episodes import Report
 from tfagents_system.role import Role
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.metrics import EpisodeOfWorker, EpisodeRows, MetricsLog
-from tfagents_system.settings.early_end import Callbacks, EarlyEnd
+from tfagents_system.trainer.early_end import Callbacks, EarlyEnd
 from tfagents_system.trainer.evaluations import Evaluated
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.learner import Learner

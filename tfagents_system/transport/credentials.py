@@ -11,7 +11,6 @@ server.pem and server.key here, ca.pem, client.pem and client.key there.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import shutil
@@ -25,7 +24,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tfagents_system.errors import UserError
-from tfagents_system.transport.tunnel import tls_context
+from tfagents_system.machine.files import sync, write_atomically
+from tfagents_system.transport.tunnel import describe, tls_context
 
 SERVER, CLIENT = "server", "client"
 MIN_PASSWORD_CHARS = 12
@@ -35,7 +35,8 @@ _SERVER_NAME = "gateway.tfagents-system.invalid"  # In those certificates: they 
 _VALID_DAYS = 730
 COPY_CLIENT = "copy the folder credentials/client of the run directory from the run's machine"
 _CLOCK_DAYS = 1  # Clocks of other machines may be behind.
-_KEY_RIGHTS, _FOLDER_RIGHTS = 0o600, 0o700
+_PROTOCOLS = {SERVER: ssl.PROTOCOL_TLS_SERVER, CLIENT: ssl.PROTOCOL_TLS_CLIENT}
+_USES = {SERVER: ExtendedKeyUsageOID.SERVER_AUTH, CLIENT: ExtendedKeyUsageOID.CLIENT_AUTH}
 
 
 def make_credentials(folder: Path, run_name: str) -> None:
@@ -46,16 +47,22 @@ def make_credentials(folder: Path, run_name: str) -> None:
     """
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(mode=_FOLDER_RIGHTS, parents=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, _OURS),
+            x509.NameAttribute(NameOID.COMMON_NAME, f"{run_name} authority"[:64]),
+        ]
+    )
+    limits = x509.BasicConstraints(ca=True, path_length=0)
+    authority = _builder(name, name, key, key).add_extension(limits, True).sign(key, hashes.SHA256())
     try:
-        authority_key = ec.generate_private_key(ec.SECP256R1())
-        authority = _certificate(f"{run_name} authority", authority_key, None, authority_key)
-        _write(beside / "ca.pem", authority.public_bytes(serialization.Encoding.PEM))
-        _write_pair(beside, SERVER, authority, authority_key)
-        client = beside / CLIENT
-        client.mkdir(mode=_FOLDER_RIGHTS)
-        _write(client / "ca.pem", authority.public_bytes(serialization.Encoding.PEM))
-        _write_pair(client, CLIENT, authority, authority_key)
+        for side, of_side in ((SERVER, beside), (CLIENT, beside / CLIENT)):
+            of_side.mkdir(mode=0o700, parents=True)
+            _write(of_side / "ca.pem", authority.public_bytes(serialization.Encoding.PEM))
+            _write_pair(of_side, side, name, key)
+        for path in beside.rglob("*"):
+            sync(path)
         os.rename(beside, folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
@@ -98,7 +105,7 @@ def server_context(folder: Path) -> ssl.SSLContext:
 
 def server_name(folder: Path, host: str) -> str:
     """The name that the gateway's certificate must bear: for certificates of the user's own, the host's."""
-    organization = _load(folder / "ca.pem")[0].subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    organization = _load(folder / "ca.pem").subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
     return _SERVER_NAME if [name.value for name in organization] == [_OURS] else host
 
 
@@ -111,35 +118,28 @@ def check_credentials(folder: Path, side: str) -> list[str]:
     """
     if not folder.is_dir():
         return [f"SAC_CREDENTIALS_DIR={folder} is no folder: give the one with ca.pem, {side}.pem and {side}.key"]
-    files = {name: folder / name for name in ("ca.pem", f"{side}.pem", f"{side}.key")}
-    missing = [name for name, path in files.items() if not path.is_file()]
+    key = folder / f"{side}.key"
+    missing = [name for name in ("ca.pem", f"{side}.pem", key.name) if not (folder / name).is_file()]
     if missing:
         remedy = COPY_CLIENT if side == CLIENT else "copy the run's there, or unset SAC_CREDENTIALS_DIR"
         return [f"{folder} lacks {', '.join(missing)}: {remedy}"]
-    findings = _check_rights(folder, files[f"{side}.key"])
-    authorities, chain = [], []  # type: tuple[list[x509.Certificate], list[x509.Certificate]]
+    findings = []
+    if problem := _others_may(key.stat(), 0o077):
+        findings.append(f"{key} {problem}: chmod 600 {key}")
+    if problem := _others_may(folder.stat(), 0o022):
+        findings.append(f"{folder} {problem}: chmod 700 {folder}")
     try:
-        authorities, chain = _load(files["ca.pem"]), _load(files[f"{side}.pem"])
+        tls_context(_PROTOCOLS[side], folder, side)
+        for name in ("ca.pem", f"{side}.pem"):
+            findings += _check_dates(folder / name)
     except (OSError, ValueError) as error:
-        return [*findings, f"{folder} has no certificates in ca.pem or {side}.pem: {error}"]
-    findings += _check_dates(files["ca.pem"], authorities[0])
-    findings += _check_dates(files[f"{side}.pem"], chain[0])
-    if chain[-1].issuer not in [authority.subject for authority in authorities]:
-        findings.append(
-            f"{files[f'{side}.pem']} is of the authority {_name(chain[-1].issuer)!r}, but ca.pem has "
-            f"{', '.join(repr(_name(a.subject)) for a in authorities)}: they are of different runs, copy both anew"
-        )
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(files[f"{side}.pem"], files[f"{side}.key"])
-    except OSError as error:
-        reason = getattr(error, "reason", None) or error.strerror or error
-        findings.append(f"{files[f'{side}.key']} is not the key of {side}.pem ({reason}): copy both anew")
+        findings.append(f"ca.pem, {side}.pem and {key.name} in {folder} do not fit ({describe(error)}): copy all anew")
     return findings
 
 
 def days_left(folder: Path, side: str) -> int:
     """Time until the first of one side's certificates expires."""
-    end = min(_load(folder / name)[0].not_valid_after_utc for name in ("ca.pem", f"{side}.pem"))
+    end = min(_load(folder / name).not_valid_after_utc for name in ("ca.pem", f"{side}.pem"))
     return (end - _now()).days
 
 
@@ -169,68 +169,45 @@ def read_password(path: Path | None) -> str:
     return password
 
 
-def _certificate(
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    authority: x509.Certificate | None,
-    authority_key: ec.EllipticCurvePrivateKey,
-    side: str = "",
-) -> x509.Certificate:
-    """A certificate for one side, signed by `authority`; None makes an authority."""
-    subject = x509.Name(
-        [x509.NameAttribute(NameOID.ORGANIZATION_NAME, _OURS), x509.NameAttribute(NameOID.COMMON_NAME, name[:64])]
-    )
-    builder = (
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, issuer_key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    return (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(authority.subject if authority else subject)
+        .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(_now() - datetime.timedelta(days=_CLOCK_DAYS))
         .not_valid_after(_now() + datetime.timedelta(days=_VALID_DAYS))
-        .add_extension(x509.BasicConstraints(ca=authority is None, path_length=0 if authority is None else None), True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), False)
     )
-    if authority is not None:
-        # A joining machine can't pose as the gateway, nor the gateway as one.
-        usage = ExtendedKeyUsageOID.SERVER_AUTH if side == SERVER else ExtendedKeyUsageOID.CLIENT_AUTH
-        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), True)
-        names = x509.SubjectAlternativeName([x509.DNSName(_SERVER_NAME if side == SERVER else "client.invalid")])
-        builder = builder.add_extension(names, False)
-    return builder.sign(authority_key, hashes.SHA256())
 
 
-def _write_pair(
-    folder: Path, side: str, authority: x509.Certificate, authority_key: ec.EllipticCurvePrivateKey
-) -> None:
+def _write_pair(folder: Path, side: str, issuer: x509.Name, issuer_key: ec.EllipticCurvePrivateKey) -> None:
     """A certificate of a side, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = _certificate(side, key, authority, authority_key, side)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, side)])
+    certificate = (
+        _builder(subject, issuer, key, issuer_key)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+        # A joining machine can't pose as the gateway, nor the gateway as one.
+        .add_extension(x509.ExtendedKeyUsage([_USES[side]]), True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(_SERVER_NAME)]), False)
+        .sign(issuer_key, hashes.SHA256())
+    )
     _write(folder / f"{side}.pem", certificate.public_bytes(serialization.Encoding.PEM))
     encoding, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     _write(folder / f"{side}.key", key.private_bytes(serialization.Encoding.PEM, encoding, plain))
 
 
 def _write(path: Path, content: bytes) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _KEY_RIGHTS), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    write_atomically(path, content, 0o600)
 
 
-def _load(path: Path) -> list[x509.Certificate]:
-    return x509.load_pem_x509_certificates(path.read_bytes())
-
-
-def _check_rights(folder: Path, key: Path) -> list[str]:
-    findings = []
-    with contextlib.suppress(FileNotFoundError):
-        if problem := _others_may(key.stat(), 0o077):
-            findings.append(f"{key} {problem}: chmod 600 {key}")
-        if problem := _others_may(folder.stat(), 0o022):
-            findings.append(f"{folder} {problem}: chmod 700 {folder}")
-    return findings
+def _load(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
 
 
 def _others_may(rights: os.stat_result, forbidden: int) -> str:
@@ -243,8 +220,8 @@ def _others_may(rights: os.stat_result, forbidden: int) -> str:
     return ""
 
 
-def _check_dates(path: Path, certificate: x509.Certificate) -> list[str]:
-    first, last, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, _now()
+def _check_dates(path: Path) -> list[str]:
+    first, last, now = _load(path).not_valid_before_utc, _load(path).not_valid_after_utc, _now()
     if now > last:
         return [
             f"{path} expired on {last:%Y-%m-%d}: move the run's folder of credentials away, so that its next start "
@@ -255,10 +232,6 @@ def _check_dates(path: Path, certificate: x509.Certificate) -> list[str]:
             f"{path} is valid from {first:%Y-%m-%d %H:%M} UTC, it is {now:%Y-%m-%d %H:%M}: set this machine's clock"
         ]
     return []
-
-
-def _name(name: x509.Name) -> str:
-    return name.rfc4514_string()
 
 
 def _now() -> datetime.datetime:

@@ -66,7 +66,14 @@ class Membership:
     check: Callable[[], None] = lambda: None
 
 
-def join(role: str, server: str, stop: Callable[[], bool], settings: Settings, paths: RunPaths) -> Membership:
+def join(
+    role: str,
+    server: str,
+    stop: Callable[[], bool],
+    settings: Settings,
+    paths: RunPaths,
+    say: Callable[[str], None] = lambda why: None,
+) -> Membership:
     """Joins the run at `server`.
 
     Args:
@@ -74,6 +81,7 @@ def join(role: str, server: str, stop: Callable[[], bool], settings: Settings, p
       stop: Tells whether the role is to stop; ends every wait.
       settings: Its own.
       paths: Its own folder.
+      say: Called with the reason as long as the gateway does not let it in.
 
     Raises:
       UserError: The run has no slot for it, or refuses it.
@@ -85,7 +93,7 @@ def join(role: str, server: str, stop: Callable[[], bool], settings: Settings, p
     if is_plain(server, settings.variables.credentials_dir):
         membership = _join_here(kind, server, stop, remembered.get("slot"), settings)
     else:
-        membership = _join_elsewhere(kind, server, stop, paths, remembered, settings)
+        membership = _join_elsewhere(kind, server, stop, paths, remembered, settings, say)
     write_json(paths.slot(role), {**remembered, "slot": membership.worker_id, "run": membership.run})
     return membership
 
@@ -129,13 +137,14 @@ def _join_elsewhere(
     paths: RunPaths,
     remembered: Mapping[str, Any],
     settings: Settings,
+    say: Callable[[str], None],
 ) -> Membership:
     variables = settings.variables
     assert variables.credentials_dir is not None
     # The token tells the gateway which slot this worker had.
     hello = Hello(kind, identity_of(paths, settings.overrides), token=remembered["token"])
     tunnel = Tunnel(server, hello, variables.credentials_dir, variables.password_file)
-    welcome = _let_in(tunnel, stop)
+    welcome = _let_in(tunnel, stop, say)
     is_far = kind == TRAINER and (read_json(paths.gateway_json) or {}).get("started") != welcome.gateway
     known = None
     if is_far:
@@ -163,12 +172,20 @@ def _join_elsewhere(
         tunnel.close()
         raise
     # A trainer in the run's own directory writes its heartbeat there itself.
-    tell = tunnel.tell if is_far or kind != TRAINER else None
-    joined = connection, welcome.slot, settings.joined(welcome.settings), tell, ended, tunnel.close
-    return Membership(*joined, is_far=is_far, run=known, check=check)
+    return Membership(
+        connection,
+        -1 if welcome.slot is None else welcome.slot,
+        settings.joined(welcome.settings),
+        tunnel.tell if is_far or kind != TRAINER else None,
+        ended=ended,
+        leave=tunnel.close,
+        is_far=is_far,
+        run=known,
+        check=check,
+    )
 
 
-def _let_in(tunnel: Tunnel, stop: Callable[[], bool]) -> Welcome:
+def _let_in(tunnel: Tunnel, stop: Callable[[], bool], say: Callable[[str], None]) -> Welcome:
     """Waits until the gateway has let us in.
 
     Raises:
@@ -184,6 +201,7 @@ def _let_in(tunnel: Tunnel, stop: Callable[[], bool]) -> Welcome:
         while tunnel.welcome is None:
             _raise_if_refused(tunnel)
             waiting.check()
+            say(tunnel.down)
             time.sleep(_POLL_SECS)
     except BaseException:
         tunnel.close()

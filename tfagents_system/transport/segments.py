@@ -1,7 +1,9 @@
 """Segments: runs of consecutive steps of one episode, as workers send them.
 
-A segment of T new transitions holds T + 1 observations, so that every transition's next observation is in it. On the
-wire it is one Reverb item, a flat list of arrays; `Layout` says which array is what.
+A segment of T new transitions holds T + 1 observations, so that every transition's next observation is in it. An item
+of the queue holds one segment or, where they are short, a bundle of several: an item costs the server several times
+what a segment of 50 steps costs to store. It is a flat list of arrays: headers with a row for each segment, then for
+each column of `Layout` the values of all segments, one after the other.
 
 Where an episode is cut into segments, its samples stay those of the whole episode. A sample that starts in the last
 steps of a segment needs steps that come with the next one: it is `deferred` to that one, which begins with a `lead`,
@@ -16,14 +18,15 @@ the steps that such samples start at or look back to. Each step is a start in ex
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column, Layout
 
 NEVER = -2  # iteration_done of a worker that has completed none.
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 HEADER_FIELDS = 11
 
 
@@ -96,10 +99,20 @@ class Segment:
         return len(self.reward) - self.context - self.deferred
 
     def to_wire(self) -> list[np.ndarray]:
-        """The flat list of arrays to send."""
-        arrays = [np.array(self.header, np.int64), self.reward, self.discount, *self.observation, *self.action]
+        """See `to_wire`."""
+        return to_wire([self])
+
+    @classmethod
+    def from_wire(cls, arrays: Sequence[np.ndarray], layout: Layout) -> Segment:
+        """The only segment of an item; see `from_wire`."""
+        (segment,) = from_wire(arrays, layout)
+        return segment
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """Those of the columns, in the order of `Layout.on_the_wire`."""
         optional = (getattr(self, name) for name in OPTIONAL_COLUMNS)
-        return arrays + [array for array in optional if array is not None]
+        return [self.reward, self.discount, *self.observation, *self.action, *(a for a in optional if a is not None)]
 
     @property
     def header(self) -> list[int]:
@@ -119,98 +132,127 @@ class Segment:
             self.deferred,
         ]
 
-    @classmethod
-    def from_wire(cls, arrays: Sequence[np.ndarray], layout: Layout) -> Segment:
-        """Reads what `to_wire` made.
 
-        Raises:
-          MalformedSegmentError: The number, dtype or shape of an array is wrong, a float is not finite, or an action
-            is none of the environment's.
-        """
-        count = 3 + len(layout.columns)
-        _require(len(arrays) == count, f"expected {count} arrays but found {len(arrays)}")
-        fields = read_header(arrays[0])
-        steps, rows = steps_and_rows(fields)
-        for array, column, length in zip(arrays[1:], layout.on_the_wire, layout.lengths(steps, rows), strict=True):
-            check_array(array, column, length)
-            check_values(array, column)
-        return cls.from_parts(fields, arrays[1:], layout)
+def bundled(segments: Iterable[Segment], max_rows: int) -> Iterator[list[Segment]]:
+    """The segments, in order, in bundles of at most so many rows; a longer segment goes alone."""
+    bundle: list[Segment] = []
+    rows = 0
+    for segment in segments:
+        if bundle and rows + segment.num_rows > max_rows:
+            yield bundle
+            bundle, rows = [], 0
+        bundle.append(segment)
+        rows += segment.num_rows
+    if bundle:
+        yield bundle
 
-    @classmethod
-    def from_parts(cls, fields: Sequence[int], arrays: Sequence[np.ndarray], layout: Layout) -> Segment:
-        """Of what `read_header` returns, and of arrays that were checked."""
-        worker_id, incarnation, number, iteration, flags, _, history, lead, context, deferred = fields
-        split = 2 + len(layout.observation)
-        end = split + len(layout.action)
-        return cls(
-            worker_id=worker_id,
-            incarnation=incarnation,
-            number=number,
-            iteration=iteration,
-            end_of_iteration=bool(flags & 1),
-            starts_episode=bool(flags & 2),
-            ends_episode=bool(flags & 4),
-            observation=list(arrays[2:split]),
-            action=list(arrays[split:end]),
-            reward=arrays[0],
-            discount=arrays[1],
-            held_out=bool(flags & 8),
-            history=history,
-            lead=lead,
-            context=context,
-            deferred=deferred,
-            **dict(zip(layout.optional, arrays[end:], strict=True)),
+
+def to_wire(segments: Sequence[Segment]) -> list[np.ndarray]:
+    """The flat list of arrays to send, of one worker's consecutive segments (at least one)."""
+    headers = np.array([segment.header for segment in segments], np.int64)
+    if len(segments) == 1:
+        return [headers, *segments[0].arrays]
+    columns = zip(*(segment.arrays for segment in segments), strict=True)
+    return [headers, *(np.concatenate(arrays) for arrays in columns)]
+
+
+def from_wire(arrays: Sequence[np.ndarray], layout: Layout) -> Iterator[Segment]:
+    """Reads what `to_wire` made. Segments before a malformed one come before the error, those after it do not come.
+
+    Raises:
+      MalformedSegmentError: The number, dtype or shape of an array is wrong, a float is not finite, or an action is
+        none of the environment's.
+    """
+    columns = layout.on_the_wire
+    _require(len(arrays) == 1 + len(columns), f"expected {1 + len(columns)} arrays but found {len(arrays)}")
+    headers, *arrays = arrays
+    fields, malformed = _read_headers(headers)
+    ends = [[0] * len(columns)]
+    for header in fields:
+        ends.append(list(map(operator.add, ends[-1], layout.lengths(*_steps_and_rows(header)))))
+    for place, (column, length) in enumerate(zip(columns, ends[-1], strict=True)):
+        if malformed is not None:  # What comes behind the place of that header is not known.
+            arrays[place] = arrays[place][:length]
+        array, expected = arrays[place], (length, *column.shape)
+        _require(
+            array.dtype == np.dtype(column.dtype) and array.shape == expected,
+            f"{column.name}: expected {column.dtype} {expected} but found {array.dtype} {array.shape}",
         )
+    pairs = zip(arrays, columns, strict=True)
+    suspects = [place for place, pair in enumerate(pairs) if not _has_right_values(*pair)]
+    for header, first, last in zip(fields, ends[:-1], ends[1:], strict=True):
+        parts = [array[start:end] for array, start, end in zip(arrays, first, last, strict=True)]
+        for place in suspects:
+            column = columns[place]
+            rule = "are finite" if column.count is None else f"are from 0 to {column.count - 1}"
+            _require(_has_right_values(parts[place], column), f"{column.name}: not all values {rule}")
+        yield _segment(header, parts, layout)
+    if malformed is not None:
+        raise malformed
 
 
-def steps_and_rows(fields: Sequence[int]) -> tuple[int, int]:
+def _read_headers(headers: np.ndarray) -> tuple[list[tuple[int, ...]], MalformedSegmentError | None]:
+    """Those before the first malformed one, without the version, and what is wrong with that one."""
+    _require(
+        headers.dtype == np.int64 and headers.ndim == 2 and headers.shape[1] == HEADER_FIELDS and len(headers) > 0,
+        f"expected headers int64 (N, {HEADER_FIELDS}) but found {headers.dtype} {headers.shape}",
+    )
+    read: list[tuple[int, ...]] = []
+    try:
+        for version, *fields in headers.tolist():
+            _require(version == WIRE_VERSION, f"expected version {WIRE_VERSION} but found {version}")
+            worker_id, incarnation, number, iteration, flags, new_steps, *parts = fields
+            history, lead, context, deferred = parts
+            _require(
+                worker_id >= 0 and incarnation >= 1 and number >= 0 and iteration >= -1 and 0 <= flags < 32,
+                f"impossible header {fields}",
+            )
+            _require(min(parts) >= 0 and (history == 0 or not flags & 2), f"impossible history or lead in {fields}")
+            _require(
+                new_steps >= 1
+                and context <= lead
+                and context + deferred <= lead + new_steps
+                and not (deferred and flags & 4),
+                f"impossible steps in {fields}",
+            )
+            read.append(tuple(fields))
+    except MalformedSegmentError as error:
+        return read, error
+    return read, None
+
+
+def _steps_and_rows(fields: Sequence[int]) -> tuple[int, int]:
     """Transitions and observations of a segment with this header, those of its lead and history included."""
     _, _, _, _, _, new_steps, history, lead, _, _ = fields
     return lead + new_steps, history + lead + new_steps + 1
 
 
-def read_header(header: np.ndarray) -> tuple[int, ...]:
-    """What `to_wire` writes into the first array, without the version.
-
-    Raises:
-      MalformedSegmentError: It is anything else.
-    """
-    _require(
-        header.dtype == np.int64 and header.shape == (HEADER_FIELDS,),
-        f"expected a header int64 ({HEADER_FIELDS},) but found {header.dtype} {header.shape}",
-    )
-    version, *fields = header.tolist()
-    _require(version == WIRE_VERSION, f"expected version {WIRE_VERSION} but found {version}")
-    worker_id, incarnation, number, iteration, flags, new_steps, *parts = fields
-    _require(
-        worker_id >= 0 and incarnation >= 1 and number >= 0 and iteration >= -1 and 0 <= flags < 32,
-        f"impossible header {header.tolist()}",
-    )
-    history, lead, context, deferred = parts
-    _require(min(parts) >= 0 and (history == 0 or not flags & 2), f"impossible history or lead in {header.tolist()}")
-    _require(
-        new_steps >= 1 and context <= lead and context + deferred <= lead + new_steps and not (deferred and flags & 4),
-        f"impossible steps in {header.tolist()}",
-    )
-    return tuple(fields)
-
-
-def check_array(array: np.ndarray, column: Column, rows: int) -> None:
-    """Raises MalformedSegmentError unless it has so many rows of the column."""
-    expected = (rows, *column.shape)
-    _require(
-        array.dtype == np.dtype(column.dtype) and array.shape == expected,
-        f"{column.name}: expected {column.dtype} {expected} but found {array.dtype} {array.shape}",
+def _segment(fields: Sequence[int], arrays: Sequence[np.ndarray], layout: Layout) -> Segment:
+    worker_id, incarnation, number, iteration, flags, _, history, lead, context, deferred = fields
+    split = 2 + len(layout.observation)
+    end = split + len(layout.action)
+    return Segment(
+        worker_id=worker_id,
+        incarnation=incarnation,
+        number=number,
+        iteration=iteration,
+        end_of_iteration=bool(flags & 1),
+        starts_episode=bool(flags & 2),
+        ends_episode=bool(flags & 4),
+        observation=list(arrays[2:split]),
+        action=list(arrays[split:end]),
+        reward=arrays[0],
+        discount=arrays[1],
+        held_out=bool(flags & 8),
+        history=history,
+        lead=lead,
+        context=context,
+        deferred=deferred,
+        **dict(zip(layout.optional, arrays[end:], strict=True)),
     )
 
 
-def check_values(array: np.ndarray, column: Column) -> None:
-    """Raises MalformedSegmentError where a value can't be one of the column's."""
-    rule = "are finite" if column.count is None else f"are from 0 to {column.count - 1}"
-    _require(has_right_values(array, column), f"{column.name}: not all values {rule}")
-
-
-def has_right_values(array: np.ndarray, column: Column) -> bool:
+def _has_right_values(array: np.ndarray, column: Column) -> bool:
     """Whether no value is a NaN or infinite, and each number of an action is one of the column's."""
     if column.count is not None:
         return bool(((array >= 0) & (array < column.count)).all())

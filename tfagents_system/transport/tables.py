@@ -1,6 +1,6 @@
 """The tables of the Reverb server, through which the roles exchange all data.
 
-    segments      worker  -> replay    queue   experience (transport/segments.py, bundles.py)
+    segments      worker  -> replay    queue   experience (transport/segments.py)
     requests      trainer -> replay    queue   "the minibatches of iteration i" (`Request`)
     blocks        replay  -> trainer   queue   minibatches (`Block`)
     snapshots     trainer -> replay    queue   "your part of this checkpoint" (`Snapshot`)

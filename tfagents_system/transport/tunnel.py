@@ -44,26 +44,23 @@ if TYPE_CHECKING:
     from tfagents_system.run_files.run_paths import RunPaths
     from tfagents_system.settings.overrides import Overrides
 
-PROTOCOL = 5
 DATA, CHECK = "data", "check"  # Kinds of connections beside the kinds of roles.
 SLOT_LOST = "slot_lost"  # The reason of a refusal after which a worker's process begins anew.
-HELLO_BYTES = 8192
 PING_SECS, SILENCE_SECS = 5.0, 30.0
 PIECE_BYTES = 2**18
 NAME = "server"  # Of findings on the way to a gateway.
 _CONNECT_SECS = 10.0
 _HOLD_SECS = 60.0
-_FIRST_BACKOFF_SECS, _MAX_BACKOFF_SECS = 0.5, 5.0
+_RETRY_SECS = 2.0
 _FAREWELL_SECS = 5.0
 _SPEAK_SECS = 60.0
 _FEW_DAYS = 14
-_ROOT = str(Path(tfagents_system.__file__).parent.parent)
 _LONGEST_FOLDER = 60  # A Unix socket's path has at most 107 bytes.
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Hello(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class Hello(msgspec.Struct, omit_defaults=True):
     """The first line of each connection to the gateway.
 
     Attributes:
@@ -80,7 +77,6 @@ class Hello(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     token: str = ""
     password: str = ""
     host: str = ""
-    protocol: int = 0
     version: str = ""
 
     def __repr__(self) -> str:  # Never the password or the token: this ends up in logs.
@@ -91,20 +87,16 @@ class Welcome(msgspec.Struct):
     """The gateway accepts a role.
 
     Attributes:
-      slot: The worker's number; -1 if this kind has none.
-      max_workers: The run's slots.
+      slot: The worker's number; None if this kind has none.
       settings: What a role that joins takes over, see `Settings.shared`.
       run: The run's number in run.json, which another run of the same name does not have.
       gateway: Start of the gateway's process, in ns.
-      version: Of its package.
     """
 
-    slot: int
-    max_workers: int
+    slot: int | None
     settings: dict[str, Any]
     run: int
     gateway: int
-    version: str
 
 
 class Refused(msgspec.Struct):
@@ -135,7 +127,7 @@ class FromGateway(msgspec.Struct, omit_defaults=True):
     down: str | None = None
 
 
-class FromRole(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class FromRole(msgspec.Struct, omit_defaults=True):
     """A line from a role to the gateway; an empty one is a ping.
 
     Attributes:
@@ -151,10 +143,10 @@ class Route(msgspec.Struct):
     """How a tunnel leads to its gateway; the first line of its program's standard input.
 
     Attributes:
-      server_name: That the gateway's certificate must bear.
+      server_name: The name that the gateway's certificate must have.
       folder: With ca.pem, client.pem and client.key.
-      socket: The Unix socket that the role dials.
       hello: Of the session, with the password.
+      socket: The Unix socket that the role dials.
       parent: The role's pid.
     """
 
@@ -162,8 +154,8 @@ class Route(msgspec.Struct):
     port: int
     server_name: str
     folder: str
-    socket: str
     hello: Hello
+    socket: str = ""
     parent: int = 0
 
 
@@ -176,25 +168,6 @@ def identity_of(paths: RunPaths, overrides: Overrides) -> dict[str, str]:
     # Without the variables, each machine's own, and defaults, which workers are told.
     contents["settings"] = json.dumps([overrides.params, overrides.config], sort_keys=True).encode()
     return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-
-
-def this_host() -> str:
-    return socket.gethostname()[:100]
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of SAC_SERVER.
-
-    Raises:
-      UserError: It is not `host:port`.
-    """
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise UserError(
-            f"SAC_SERVER={address} must be host:port, such as node7:8100: gateway.json in the run directory has both"
-        )
-    return host, int(port)
 
 
 def tls_context(protocol: ssl._SSLMethod, folder: Path, side: str) -> ssl.SSLContext:
@@ -245,39 +218,75 @@ async def copy_both_ways(one: Streams, other: Streams) -> None:
             writer.close()
 
 
-# The role's end.
+def keep_alive(writer: asyncio.StreamWriter) -> None:
+    """Small messages go at once, and a connection whose other machine has vanished ends within half a minute."""
+    connection = writer.get_extra_info("socket")
+    with contextlib.suppress(OSError):  # It has ended already.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * SILENCE_SECS))
+
+
+def route_to(address: str, hello: Hello, credentials: Path, password_file: Path | None) -> Route:
+    """The way to a gateway.
+
+    Args:
+      address: `host:port`, as in SAC_SERVER.
+      hello: Who we are.
+      credentials: Folder with ca.pem, client.pem and client.key, or the run's own.
+      password_file: The run's password, if it asks for one.
+
+    Raises:
+      UserError: The credentials or the password can't be used, or the address is invalid.
+    """
+    from tfagents_system.transport import credentials as files  # The tunnel's program does without its libraries.
+
+    findings, password, folder = Findings(), "", files.folder_of_client(credentials)
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        rule = "must be host:port, such as node7:8100: gateway.json in the run directory has both"
+        findings.error(NAME, f"SAC_SERVER={address} {rule}")
+    findings.error(NAME, *files.check_credentials(folder, files.CLIENT))
+    with findings.catching(NAME):
+        password = files.read_password(password_file)
+    if findings.errors:
+        raise UserError(*findings.errors)
+    hello = msgspec.structs.replace(
+        hello, password=password, host=socket.gethostname()[:100], version=tfagents_system.__version__
+    )
+    return Route(host, int(port), files.server_name(folder, host), str(folder), hello)
 
 
 class Tunnel:
     """Runs the program and hears from it; starts it again when it has died.
 
     Args:
-      address: `host:port` of the run's gateway.
-      hello: Who we are.
-      credentials: Folder with ca.pem, client.pem and client.key, or the run's own.
-      password_file: The run's password, if it asks for one.
+      address, hello, credentials, password_file: As of `route_to`.
 
     Attributes:
       socket: The path to dial.
       welcome: The gateway's last one; None before it has let us in.
       refused: Why it refuses us for good.
       end_of_run: `done` or `stopped` once the run is over, None before.
-      down: Why the gateway can't be reached now; empty while it is.
+      down: Why the gateway does not let us in now; empty while it does.
 
     Raises:
-      UserError: The credentials or the password can't be used, or the address is invalid.
+      UserError: As of `route_to`.
     """
 
     def __init__(self, address: str, hello: Hello, credentials: Path, password_file: Path | None) -> None:
         self.address = address
-        route = route_to(address, hello, credentials, password_file)
+        self._route = route_to(address, hello, credentials, password_file)
         beside = None if len(tempfile.gettempdir()) <= _LONGEST_FOLDER else "/tmp"
         self.socket = os.path.join(tempfile.mkdtemp(prefix="sac_tunnel_", dir=beside), "replay")  # In a 0700 folder.
+        self._route.socket, self._route.parent = self.socket, os.getpid()
         self.welcome: Welcome | None = None
         self.refused: Refused | None = None
         self.end_of_run: str | None = None
         self.down = "not connected yet"
-        self._route = msgspec.structs.replace(route, socket=self.socket, parent=os.getpid())
         self._lock = threading.Lock()
         self._is_closed = False
         self._process = self._start()
@@ -286,9 +295,9 @@ class Tunnel:
     def describe(self) -> str:
         """Who can't reach whom, why, and what to check; empty if all is well."""
         return self.down and (
-            f"{self._route.hello.kind} on {this_host()} can't reach the gateway at {self.address} ({self.down}): check "
-            "that the run is alive, that gateway.json in its directory has this address, and that no firewall is "
-            "between (--check tries the whole path)"
+            f"{self._route.hello.kind} on {self._route.hello.host} can't reach the gateway at {self.address} "
+            f"({self.down}): check that the run is alive, that gateway.json in its directory has this address, and "
+            "that no firewall is between (--check tries the whole path)"
         )
 
     def tell(self, heartbeat: Mapping[str, Any]) -> None:
@@ -306,10 +315,10 @@ class Tunnel:
 
     def _start(self) -> subprocess.Popen[bytes]:
         # A session of its own: Ctrl-C must not reach it before its role has sent everything.
-        path = os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+        paths = [str(Path(tfagents_system.__file__).parent.parent), os.environ.get("PYTHONPATH")]
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tfagents_system.transport.tunnel"],
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -328,7 +337,6 @@ class Tunnel:
 
     def _follow(self) -> None:
         """In a thread of its own."""
-        backoff_secs = _FIRST_BACKOFF_SECS
         while True:
             assert self._process.stdout is not None
             for line in self._process.stdout:
@@ -338,8 +346,7 @@ class Tunnel:
             if self._is_closed or self.refused is not None:
                 return
             self._take(FromGateway(down=f"its tunnel has ended with exit code {code}, and is started again"))
-            time.sleep(backoff_secs)
-            backoff_secs = min(_MAX_BACKOFF_SECS, 2 * backoff_secs)
+            time.sleep(_RETRY_SECS)
             with self._lock:
                 if self._is_closed:
                     return
@@ -351,39 +358,13 @@ class Tunnel:
     def _take(self, message: FromGateway) -> None:
         if message.welcome is not None:
             # The slot is this worker's identity: a later session gets the same slot, or none.
-            self._route.hello.slot = message.welcome.slot if message.welcome.slot >= 0 else None
+            self._route.hello.slot = message.welcome.slot
             self.welcome, self.down = message.welcome, ""
-        if message.refused is not None:
-            self.refused = message.refused
+        self.refused = self.refused or message.refused
         self.end_of_run = self.end_of_run or message.end
         self.down = message.down or self.down
         if message.down and self.end_of_run is None:
             logging.log_every_n_seconds(logging.WARNING, "%s", _SPEAK_SECS, self.describe())
-
-
-def route_to(address: str, hello: Hello, credentials: Path, password_file: Path | None) -> Route:
-    """The way to a gateway.
-
-    Raises:
-      UserError: The credentials or the password can't be used, or the address is invalid.
-    """
-    from tfagents_system.transport import credentials as files  # The tunnel's program does without its libraries.
-
-    findings, password, folder = Findings(), "", files.folder_of_client(credentials)
-    host, port, server_name = "", 0, ""
-    with findings.catching(NAME):
-        host, port = split_address(address)
-    with findings.catching(NAME):
-        findings.error(NAME, *files.check_credentials(folder, files.CLIENT))
-    with findings.catching(NAME):
-        password = files.read_password(password_file)
-    if findings.errors:
-        raise UserError(*findings.errors)
-    server_name = files.server_name(folder, host)
-    hello = msgspec.structs.replace(
-        hello, password=password, host=this_host(), protocol=PROTOCOL, version=tfagents_system.__version__
-    )
-    return Route(host, port, server_name, str(folder), "", hello)
 
 
 # The whole path, tried before a role starts.
@@ -396,12 +377,10 @@ def check_path(
     identity: Mapping[str, str] | None = None,
     timeout_secs: float = 5.0,
 ) -> Findings:
-    """Findings on the path to a gateway: facts for each step that worked, then the first obstacle.
+    """Findings on the path to a gateway: what it answers, or the first obstacle.
 
     Args:
-      address: `host:port`, as in SAC_SERVER.
-      credentials: Folder with ca.pem, client.pem and client.key, or the run's own.
-      password_file: SAC_PASSWORD_FILE; None if there is none.
+      address, credentials, password_file: As of `route_to`.
       identity: Of this side's inputs (see `identity_of`); None skips the comparison.
       timeout_secs: For each step.
     """
@@ -412,9 +391,18 @@ def check_path(
         route = route_to(address, Hello(CHECK, dict(identity or {})), credentials, password_file)
         if (days := days_left(Path(route.folder), CLIENT)) < _FEW_DAYS:
             findings.note(NAME, f"the certificates in {route.folder} expire in {days} days")
-        if (connection := _reach(findings, route, timeout_secs)) is not None:
-            with connection:
-                _prove_ourselves(findings, route, connection)
+        where = f"the gateway at {address}"
+        try:
+            answer = _ask(route, timeout_secs)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise UserError(_obstacle(route, error)) from None
+        if answer.refused is not None:
+            findings.error(NAME, f"{where} refuses us: {answer.refused.message}")
+        elif answer.welcome is None:
+            findings.error(NAME, f"the run at {address} is over ({answer.end})")
+        else:
+            same = " and the same inputs" if identity else ""
+            findings.fact(NAME, f"{where} lets us in: it has tfagents_system {tfagents_system.__version__}{same}")
     return findings
 
 
@@ -426,88 +414,43 @@ def refusals(address: str, credentials: Path, password_file: Path | None, timeou
       address, credentials, password_file, timeout_secs: As of `check_path`.
     """
     try:
-        route = route_to(address, Hello(CHECK), credentials, password_file)
-        with socket.create_connection((route.host, route.port), timeout_secs) as connection:
-            refused = _answer(route, _secured(route, connection)).refused
+        refused = _ask(route_to(address, Hello(CHECK), credentials, password_file), timeout_secs).refused
     except (UserError, OSError, msgspec.MsgspecError):
         return []
-    return [_in_words(route, refused)] if refused is not None and refused.final else []
+    return [f"the gateway at {address} refuses us: {refused.message}"] if refused is not None else []
 
 
-def _reach(findings: Findings, route: Route, timeout_secs: float) -> socket.socket | None:
-    """Name lookup and TCP."""
-    try:
-        addresses = socket.getaddrinfo(route.host, route.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        findings.error(NAME, f"{this_host()} does not know the host {route.host} ({error.strerror}): give its address")
-        return None
-    findings.fact(NAME, f"{route.host} is {', '.join(dict.fromkeys(str(info[4][0]) for info in addresses))}")
-    began = time.monotonic()
-    try:
-        connection = socket.create_connection((route.host, route.port), timeout_secs)
-    except ConnectionRefusedError:
-        findings.error(
-            NAME,
-            f"nobody listens on {route.host} port {route.port}: is the run alive, with SAC_GATEWAY_PORT set, and is "
-            "this the port in its gateway.json?",
-        )
-        return None
-    except OSError as error:
-        findings.error(
-            NAME,
-            f"{this_host()} can't reach {route.host} port {route.port} ({describe(error)}): is there a firewall "
-            "between, or is the host off?",
-        )
-        return None
-    findings.fact(NAME, f"port {route.port} answers in {1000 * (time.monotonic() - began):.0f} ms")
-    return connection
-
-
-def _prove_ourselves(findings: Findings, route: Route, connection: socket.socket) -> None:
-    """TLS, then our hello."""
-    where = f"{route.host} port {route.port}"
-    try:
-        tls = _secured(route, connection)
-    except OSError as error:
-        findings.error(
-            NAME,
-            f"{where} does not prove to be the gateway of these credentials ({describe(error)}): is it another run's "
-            "port, or are ca.pem and client.pem of another run?",
-        )
-        return
-    try:
-        answer = _answer(route, tls)
-    except (OSError, msgspec.MsgspecError) as error:
-        findings.error(
-            NAME,
-            f"the gateway at {where} ended the connection ({describe(error)}): does it know the authority of "
-            "client.pem, and has that not expired by its clock? Copy the run's credentials anew",
-        )
-        return
-    findings.fact(NAME, "TLS: both sides have proved themselves")
-    if answer.refused is not None:
-        findings.error(NAME, _in_words(route, answer.refused))
-    elif answer.welcome is not None:
-        same, slots = ", the same inputs" if route.hello.identity else "", answer.welcome.max_workers
-        findings.fact(NAME, f"tfagents_system {answer.welcome.version} there as here{same}; {slots} worker slots")
-    else:
-        findings.error(NAME, f"the run at {where} is over ({answer.end})")
-
-
-def _secured(route: Route, connection: socket.socket) -> ssl.SSLSocket:
-    context = tls_context(ssl.PROTOCOL_TLS_CLIENT, Path(route.folder), "client")
-    return context.wrap_socket(connection, server_hostname=route.server_name)
-
-
-def _answer(route: Route, tls: ssl.SSLSocket) -> FromGateway:
+def _ask(route: Route, timeout_secs: float) -> FromGateway:
     """What the gateway says to our hello."""
-    with tls, tls.makefile("rb") as lines:
+    with (
+        socket.create_connection((route.host, route.port), timeout_secs) as plain,
+        _client_context(route).wrap_socket(plain, server_hostname=route.server_name) as tls,
+        tls.makefile("rb") as lines,
+    ):
         tls.sendall(line_of(route.hello))
         return msgspec.json.decode(lines.readline(2**20), type=FromGateway)
 
 
-def _in_words(route: Route, refused: Refused) -> str:
-    return f"the gateway at {route.host} port {route.port} refuses us: {refused.message}"
+def _client_context(route: Route) -> ssl.SSLContext:
+    return tls_context(ssl.PROTOCOL_TLS_CLIENT, Path(route.folder), "client")
+
+
+def _obstacle(route: Route, error: Exception) -> str:
+    where, here = f"{route.host} port {route.port}", route.hello.host
+    if isinstance(error, socket.gaierror):
+        return f"{here} does not know the host {route.host} ({error.strerror}): give its address"
+    if isinstance(error, ConnectionRefusedError):
+        return (
+            f"nobody listens on {where}: is the run alive, with SAC_GATEWAY_PORT set, and is this the port in its "
+            "gateway.json?"
+        )
+    if isinstance(error, ssl.SSLError | ConnectionError | msgspec.MsgspecError):
+        return (
+            f"{where} does not prove to be the gateway of these credentials, or does not accept them "
+            f"({describe(error)}): is it another run's port, or are ca.pem and client.pem of another run or expired? "
+            "Copy the run's credentials anew"
+        )
+    return f"{here} can't reach {where} ({describe(error)}): is there a firewall between, or is the host off?"
 
 
 # The program.
@@ -541,9 +484,7 @@ class _Program:
 
     async def _stay_in(self) -> None:
         """Returns once the gateway has refused the role for good, or has seen it off."""
-        backoff_secs = _FIRST_BACKOFF_SECS
         while not self._is_over:
-            began = time.monotonic()
             try:
                 await self._hold_session()
             except (OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
@@ -553,11 +494,8 @@ class _Program:
                 self._is_in.clear()
                 for task in self._carried:
                     task.cancel()
-            if time.monotonic() - began > _MAX_BACKOFF_SECS:
-                backoff_secs = _FIRST_BACKOFF_SECS
             if not self._is_over:
-                await asyncio.sleep(backoff_secs)
-            backoff_secs = min(_MAX_BACKOFF_SECS, 2 * backoff_secs)
+                await asyncio.sleep(_RETRY_SECS)
 
     async def _hold_session(self) -> None:
         reader, writer = await self._dial(self._hello)
@@ -567,7 +505,7 @@ class _Program:
                 if message.refused is not None and not message.refused.final:
                     raise OSError(f"it refuses us for now: {message.refused.message}")
                 if message.welcome is not None:
-                    self._hello.slot = message.welcome.slot if message.welcome.slot >= 0 else None
+                    self._hello.slot = message.welcome.slot
                     self._session = writer
                     self._is_in.set()
                 if message != FromGateway():
@@ -614,15 +552,18 @@ class _Program:
             writer.close()
 
     async def _dial(self, hello: Hello) -> Streams:
-        route, name = self._route, self._route.server_name
-        context = tls_context(ssl.PROTOCOL_TLS_CLIENT, Path(route.folder), "client")  # Files may have been replaced.
+        route, context = self._route, _client_context(self._route)  # Files may have been replaced.
         async with asyncio.timeout(_CONNECT_SECS):
             # One of the host's addresses may lead nowhere: the next one is tried beside it.
             streams = await asyncio.open_connection(
-                route.host, route.port, ssl=context, server_hostname=name, limit=PIECE_BYTES, happy_eyeballs_delay=0.25
+                route.host,
+                route.port,
+                ssl=context,
+                server_hostname=route.server_name,
+                limit=PIECE_BYTES,
+                happy_eyeballs_delay=0.25,
             )
-            with contextlib.suppress(OSError):
-                keep_alive(streams[1])
+            keep_alive(streams[1])
             streams[1].write(line_of(hello))
             await streams[1].drain()
         return streams
@@ -630,16 +571,6 @@ class _Program:
     def _tell(self, message: FromGateway) -> None:
         with contextlib.suppress(OSError):  # The role has died.
             os.write(1, line_of(message))
-
-
-def keep_alive(writer: asyncio.StreamWriter) -> None:
-    """Small messages go at once, and a connection whose other machine has vanished ends within half a minute."""
-    connection = writer.get_extra_info("socket")
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
-        connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * SILENCE_SECS))
 
 
 async def _main() -> None:

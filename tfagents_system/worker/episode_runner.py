@@ -174,7 +174,7 @@ class EpisodeRunner:
         Raises:
           TooLargeError: The worker itself has grown too large.
         """
-        self._environments.memory.check_own()
+        self._environments.memory.check()
 
     def _envs(self, is_eval: bool) -> list[AnyEnvironment]:
         return self._environments.evaluation if is_eval else self._environments.collect

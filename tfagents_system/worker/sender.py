@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from tfagents_system.transport import bundles, tables
+from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, Waiting
-from tfagents_system.transport.segments import Segment
+from tfagents_system.transport.segments import Segment, bundled, to_wire
 
 _RESEND_SECS = 10.0
 _MAX_SENDS = 6  # Of one segment, to a server that takes in segments meanwhile.
@@ -124,7 +124,7 @@ class SegmentSender:
         if self._unconfirmed and (restarted or time.monotonic() - self._last_sent > _RESEND_SECS):
             self._count_sends(stored, restarted)
             logging.info("sending %d segments again", len(self._unconfirmed))
-            for bundle in bundles.bundled(self._unconfirmed, self._max_bundle_rows):
+            for bundle in bundled(self._unconfirmed, self._max_bundle_rows):
                 self._put(bundle)
         return stored
 
@@ -162,7 +162,7 @@ class SegmentSender:
             self._put(held)
 
     def _put(self, segments: Sequence[Segment]) -> None:
-        self._connection.put(tables.SEGMENTS, bundles.to_wire(segments))
+        self._connection.put(tables.SEGMENTS, to_wire(segments))
         self._last_sent = time.monotonic()
 
 

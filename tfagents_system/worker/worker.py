@@ -140,13 +140,13 @@ class Worker:
         self._guard.stopped_stepping()
         # In a deterministic run what is not stored belongs to an iteration that is collected again.
         deadline = time.monotonic() + (0.0 if self._role.deterministic else _FLUSH_SECS)
-        sender, joined = self._links.sender, self._role.joined
+        sender = self._links.sender
         try:
             sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
         except StoppedError:
             logging.warning("%d segments are not known to be stored", sender.unconfirmed_segments)
         finally:  # Also where the replay server refuses them.
-            self._activity.beat("stopped", run_is=joined.ended() if joined is not None else None)
+            self._activity.beat("stopped")
             with self._guard.closing():
                 self._environments.close()
 
@@ -311,7 +311,7 @@ class Worker:
 def _look_slowly(guard: EnvironmentGuard, environments: WorkerEnvironments) -> None:
     """What may have to wait for the machine or its disk."""
     guard.write()
-    environments.look_at_memory()
+    environments.memory.look()
 
 
 def _put(report: Report, connection: Connection) -> None:

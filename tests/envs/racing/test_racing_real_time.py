@@ -19,7 +19,6 @@ from pytest import approx
 from tests.support.devices_for_tests import DummyDevice
 from tests.support.waiting import until
 from tfagents_system import racing as program
-from tfagents_system.checks.hyperparameters import read_section
 from tfagents_system.envs import real_time
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.devices import Device
@@ -34,6 +33,7 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.envs.trajectory_reward import with_trajectory_reward
 from tfagents_system.errors import UserError
 from tfagents_system.examples.racing_real_time.params import TrainParams
+from tfagents_system.hyperparameters import read_section
 
 ROOT = Path(__file__).parents[3]
 GAS, BRAKE = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0)

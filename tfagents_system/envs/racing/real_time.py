@@ -20,7 +20,6 @@ from typing import Annotated, Any
 import gymnasium
 import numpy as np
 
-from tfagents_system.checks.hyperparameters import Positive, read_section
 from tfagents_system.checks.rules import Rule, is_number, number_where
 from tfagents_system.envs.clocks import Clock
 from tfagents_system.envs.package_import import IMPORT_PACKAGE, ROOT
@@ -30,6 +29,7 @@ from tfagents_system.envs.racing.settings import RacingSettings
 from tfagents_system.envs.racing.track import HELD_OUT, TRAIN
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
+from tfagents_system.hyperparameters import Positive, read_section
 
 KEY = "real_time"
 _ANSWER_SECS = 30.0  # Building and drawing tracks included.

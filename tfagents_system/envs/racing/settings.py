@@ -9,9 +9,9 @@ import dataclasses
 import re
 from typing import Annotated, Any, Literal, Optional
 
-from tfagents_system.checks.hyperparameters import Count, Positive, read_section
 from tfagents_system.checks.rules import Rule, number_in, number_where
 from tfagents_system.envs.racing.track import CLOSED, HELD_OUT, TRAIN
+from tfagents_system.hyperparameters import Count, Positive, read_section
 
 LIDAR, MOTION, PROGRESS, CAMERA = OBSERVATIONS = ("lidar", "motion", "progress", "camera")
 _TRACK_NAME = re.compile(rf"{CLOSED}/({TRAIN}|{HELD_OUT})/(\d{{1,9}})")

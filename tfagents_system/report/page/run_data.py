@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.agents.algorithms import PARTS, optimizer_settings
-from tfagents_system.checks.hyperparameters import Hyperparameter, described_by
-from tfagents_system.hyperparameters import Hyperparameters
+from tfagents_system.hyperparameters import Hyperparameter, Hyperparameters, described_by
 from tfagents_system.machine.files import read_json
 from tfagents_system.policies.names import checkpoint_name
 from tfagents_system.report.curves import UNKNOWN, best_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,20 +11,10 @@ from tfagents_system.checks.rules import EVALUATIONS, NO_IMPROVEMENT
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError
+from tfagents_system.settings.resolved import SETTINGS_OF_END, settings_of_end
 from tfagents_system.train_params_base import TrainParamsBase
 
 Row = Mapping[str, float | None]  # of metrics.csv
-
-# Attributes that say when a run ends.
-SETTINGS_OF_END = ("num_iter", "stop_when", "max_hours", "num_env_steps")
-
-
-def settings_of_end(attributes: Mapping[str, Any]) -> str:
-    """Attributes that say when a run ends, as one text: a run that ended early ended because of these."""
-    num_iter, stop_when, max_hours, num_env_steps = (attributes[name] for name in SETTINGS_OF_END)
-    numbers = None if stop_when is None else {name: float(value) for name, value in stop_when.items()}
-    hours, steps = (None if value is None else float(value) for value in (max_hours, num_env_steps))
-    return json.dumps([int(num_iter), numbers, hours, steps], sort_keys=True)
 
 
 def rank(row: Mapping[str, Any], metric: str) -> tuple[float, ...]:
