@@ -194,7 +194,7 @@ def test_a_run_goes_on_without_own_workers_while_others_are_at_work(
     run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervising, "_ALL_WORKERS_GONE_SECS", 0.1)
-    beat = '{"state": "collecting", "time": \'$(date +%s)\'}'
+    beat = '{"state": "collecting", "remote": true, "time": \'$(date +%s)\'}'
     tells = f"sleep 0.2; echo '{beat}' > {run_dir}/heartbeats/worker_7.json; exit 0"
     roles = {"trainer": "sleep 1.2; exit 0", "worker": tells}
     assert make_supervisor(run_dir, stop, roles).run() == 0

@@ -89,14 +89,14 @@ class _Nursery:
     def start(self, request: Any, streams: Sequence[int]) -> int:
         """The pid of what it becomes, a child of this process."""
         was_subreaper = _is_subreaper()
-        forks.become_subreaper()
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
         try:
             socket.send_fds(self._socket, [pickle.dumps(request)], streams)
             self._socket.settimeout(600.0)
             answer = self._socket.recv(100)
         finally:
             if not was_subreaper:
-                ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+                ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
         assert answer, "the process that launchers are forked from is gone"
         return int(answer)
 

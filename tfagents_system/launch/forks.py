@@ -32,7 +32,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with, in_callers_terms
 from tfagents_system.launch.python_path import folders_of_python_path
-from tfagents_system.machine.processes import children, describe_stuck, end_all, is_alive, kill_session, started_apart
+from tfagents_system.machine.processes import children, end_all, is_alive, kill_session, started_apart
 from tfagents_system.machine.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent
 from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINER
 
@@ -337,25 +337,18 @@ def call(
       CallDiedError: The fork died, or was ended; it has written the traceback of any other exception.
       OSError, RuntimeError: See `fork_program`.
     """
-    become_subreaper()
-    others = set(children(os.getpid()))
-    messages = os.memfd_create("messages")
+    starter, messages = RoleStarter(), os.memfd_create("messages")
+    starter.adopt()
     try:
         process = fork_program(lambda: _answer(function, messages), name, environ, kept=[messages])
     except BaseException:
         os.close(messages)
         raise
 
-    def adopted() -> set[int]:
-        return set(children(os.getpid())) - others
-
     def end() -> None:
         kill_session(process.pid)
         process.wait()
-        if left := end_all(lambda: [pid for pid in adopted() if is_alive(pid)]):
-            print(f"note: {describe_stuck('what the check has started', left)}", flush=True)
-        for pid in adopted():
-            has_ended(pid)
+        starter.end_orphans()
 
     told = None
     try:
@@ -405,22 +398,6 @@ def _complete(file: BinaryIO) -> Iterator[tuple[str, Any]]:
             return
 
 
-# Children that this process adopts.
-
-
-def become_subreaper() -> None:
-    """From now on, descendants whose parent has ended become children of this process."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a child of this process has ended; if so, takes its exit code: its pid may then be another's."""
-    try:
-        return os.waitpid(pid, os.WNOHANG) != (0, 0)
-    except ChildProcessError:
-        return True
-
-
 # Roles.
 
 
@@ -432,7 +409,7 @@ class RoleStarter:
 
     def adopt(self) -> None:
         """From now on, this process adopts what a role has started when its own parent has ended."""
-        become_subreaper()
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._others = set(children(os.getpid())) - started_apart()
 
     def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> ForkedProcess:
@@ -471,17 +448,13 @@ class RoleStarter:
     def reap_orphans(self, roles: Collection[int]) -> None:
         """Takes the exit codes of orphans that have ended; `roles` as of `orphans`."""
         for pid in self.orphans(roles):
-            has_ended(pid)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
-    def end_orphans(self) -> list[int]:
-        """Ends all orphans, once no role is left: such as those without marks, in sessions of their own.
-
-        Returns:
-          Pids of those that can't be ended.
-        """
-        stuck = end_all(lambda: [pid for pid in self.orphans(()) if is_alive(pid)])
+    def end_orphans(self) -> None:
+        """Ends all orphans, once no role is left: such as those without marks, in sessions of their own."""
+        end_all(lambda: [pid for pid in self.orphans(()) if is_alive(pid)])
         self.reap_orphans(())
-        return stuck
 
 
 def _run_module(module: str, arguments: Sequence[str]) -> NoReturn:

@@ -45,7 +45,7 @@ from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag, r
 from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.report.tracking import is_tracked, keep_tracked
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.heartbeat import STALE_SECS, read_heartbeat
+from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import (
     DISPENSABLE,
@@ -211,10 +211,6 @@ class RoleProcess:
         if self._process is not None:
             self._process.send_signal(role_stop_signal())
 
-    def tell_stuck(self, pids: Sequence[int]) -> None:
-        """Tells of processes that SIGKILL has not ended."""
-        say(f"note: {self.log_line(processes.describe_stuck(self.name, pids))}")
-
     # Its log.
 
     def log_line(self, text: str) -> str:
@@ -262,14 +258,12 @@ def kill_roles(roles: Sequence[RoleProcess]) -> None:
         role._start_at = None
         if role._process is not None:
             role._process.kill()
-    deadline = time.monotonic() + processes.KILL_SECS
+    processes.wait_until(lambda: not any(role.is_running() for role in roles), processes.KILL_SECS)
     for role in roles:
-        process, role._process = role._process, None
-        if process is None:
-            continue
-        if not processes.wait_until(lambda: process.poll() is not None, deadline - time.monotonic()):  # noqa: B023
-            role.tell_stuck([process.pid])
-        role.exit_code = -signal.SIGKILL if process.returncode is None else process.returncode
+        if role._process is not None:
+            code = role._process.poll()
+            role.exit_code = -signal.SIGKILL if code is None else code
+            role._process = None
     end_what_is_left(roles)
 
 
@@ -279,8 +273,7 @@ def end_what_is_left(roles: Collection[RoleProcess]) -> None:
     if not begun:
         return
     processes.kill_session(*begun)
-    if stuck := processes.end_marked([role.mark for role in begun.values()]):
-        next(iter(begun.values())).tell_stuck(stuck)
+    processes.end_marked([role.mark for role in begun.values()])
     for role in begun.values():
         role._session = None
 
@@ -297,8 +290,7 @@ def end_orphans(paths: RunPaths, deadline_secs: float, *, has_lock: bool = False
     deadline, spoke = time.monotonic() + deadline_secs, False
     while (orphans := processes_of_run(paths.exp_dir)) and (has_lock or owner_of_run(paths) is None):
         if time.monotonic() > deadline:
-            if stuck := processes.end_all(lambda: processes_of_run(paths.exp_dir)):
-                say(f"note: {processes.describe_stuck('an earlier start of this run', stuck)}")
+            processes.end_all(lambda: processes_of_run(paths.exp_dir))
             return
         if not spoke:
             spoke = True
@@ -461,11 +453,11 @@ class Supervisor:
                 self.status.tell("done", "finished")
                 self.status.view.leave(self.status.to_json())
                 final_lines = or_why_not(self._rules.results)
-            self._end_orphans()
+            self.starter.end_orphans()
         except BaseException as error:
             # Whatever went wrong in here: no process is left, and the status says so.
             self.kill_all()
-            self._end_orphans()
+            self.starter.end_orphans()
             self.status.view.stop([])
             self.status.exit_code = EXIT_FAILED
             self.status.tell("failed", f"the supervisor itself failed: {error}")
@@ -509,10 +501,6 @@ class Supervisor:
     def _pids(self) -> list[int]:
         return [role.pid for role in self.roles.values() if role.pid is not None]
 
-    def _end_orphans(self) -> None:
-        if stuck := self.starter.end_orphans():
-            say(f"note: {processes.describe_stuck('what a role has left', stuck)}")
-
     def _check_directory(self) -> None:
         """Ends a run whose directory is gone: nothing can be saved. Ends one that another start has taken over, and
         writes nothing more: that would spoil the other's files.
@@ -540,10 +528,8 @@ class Supervisor:
 
     def has_joined_workers(self) -> bool:
         """Whether workers that this supervisor did not start are at work."""
-        others = (path for path in self.paths.heartbeats.glob("worker_*.json") if path.stem not in self.roles)
-        beats = [beat for path in others if (beat := read_heartbeat(path)) is not None]
-        oldest = time.time() - STALE_SECS
-        return any(beat["state"] != "stopped" and beat.get("time", 0.0) > oldest for beat in beats)
+        beats = self.status.remote_roles().items()
+        return any(is_worker(name) and beat["alive"] and beat["state"] != "stopped" for name, beat in beats)
 
     def is_at_work(self, role: str) -> bool:
         """Whether a role has come so far that ending it unsaved would lose something."""
