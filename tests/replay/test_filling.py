@@ -253,7 +253,7 @@ def test_the_server_fills_the_ring_with_what_run_json_says(tmp_path: Path) -> No
     paths, source = RunPaths(tmp_path / "new"), run_with(tmp_path / "source", 2)
     paths.exp_dir.mkdir()
     own = {"params": params, "paths": paths, "variables": variables_with()}
-    role: Any = types.SimpleNamespace(**own, deterministic=False, max_workers=4)
+    role: Any = types.SimpleNamespace(**own, deterministic=False)
     for take, steps in (("agent", 0), ("replay", 10)):
         taken = dataclasses.replace(of(source), take=take)
         paths.run_json.write_text(json.dumps({"from": taken.to_json()}))
@@ -343,7 +343,7 @@ def test_what_is_no_ring_is_refused_in_words(tmp_path: Path) -> None:
     run = run_with(tmp_path / "run")
     description = json.loads((run / "replay/layout.json").read_text())
     (run / "replay/layout.json").write_text(json.dumps(description | {"version": 2}))
-    with pytest.raises(UserError, match="another version of this program made it"):
+    with pytest.raises(UserError, match="another version of this program made"):
         StoredRing(run)
     (run / "replay/layout.json").write_text("{")
     with pytest.raises(UserError, match="can't be read"):

@@ -13,13 +13,11 @@ from tests.support.goals import REACH, Line, Writer, goal_layout, goal_ring, lea
 from tfagents_system.envs.goals import GoalFunctions
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay import sampling
-from tfagents_system.replay.blocks import make_block
-from tfagents_system.replay.draw_settings import DrawSettings, PriorData
 from tfagents_system.replay.hindsight import Hindsight, Relabelled, Strategy
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.samples import Transitions
-from tfagents_system.replay.sampling import draw_transitions
+from tfagents_system.replay.sampling import DrawSettings, PriorData, draw_transitions, make_block
 from tfagents_system.transport import tables
 
 FUNCTIONS = GoalFunctions([Line()])

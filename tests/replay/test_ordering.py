@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
-from tfagents_system.replay.ordering import WorkerOrder
+from tfagents_system.replay.pacing import WorkerOrder
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 
 WORKERS, ITERATIONS, SEGMENTS = 3, 3, 2

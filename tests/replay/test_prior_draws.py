@@ -14,10 +14,9 @@ from tests.support.segments_for_tests import LAYOUT, filled_ring, numbered_segme
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
-from tfagents_system.replay.blocks import make_block
-from tfagents_system.replay.draw_settings import DrawSettings, PriorData
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import SampleForm, SequenceForm, TransitionForm
+from tfagents_system.replay.sampling import DrawSettings, PriorData, make_block
 from tfagents_system.replay.server import open_prior
 from tfagents_system.transport import tables
 from tfagents_system.transport.segments import Column

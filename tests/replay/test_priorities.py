@@ -12,11 +12,11 @@ import pytest
 from tests.support.segments_for_tests import LAYOUT, append_more, filled_ring, numbered_segment
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay import sampling
-from tfagents_system.replay.draw_settings import DrawSettings, PriorData
 from tfagents_system.replay.n_step import MiniRaces
 from tfagents_system.replay.priorities import EPSILON, NO_ROW, Priorities, Prioritized, discard
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import DrawSettings, PriorData
 from tfagents_system.run_files.kept_checkpoints import PRIORITIES
 from tfagents_system.trainer.learner import Learner
 from tfagents_system.transport import tables
@@ -47,7 +47,7 @@ def drawn(ring: Ring, settings: DrawSettings, count: int = 60, **options: bool) 
 
 def measured(ring: Ring, settings: DrawSettings, errors: dict[tuple[int, int], float], other: float = 1.0) -> None:
     """Gives the steps (episode, step) these errors, and all others that are trained on another one."""
-    places = np.flatnonzero(ring.rows.is_training_start(slice(0, ring.num_rows)))
+    places = np.flatnonzero(ring.is_training_start(slice(0, ring.num_rows)))
     ids = ring.observation[0][places, 1:].astype(int)
     values = [errors.get((int(episode), int(step)), other) for episode, step in ids]
     priorities = priorities_of(settings)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tfagents_system.checks.schedules import Schedule
-from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.pacing import Asynchronous
 from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.trainer_checkpoints import TrainerState
 from tfagents_system.transport.tables import Block, Progress, Request

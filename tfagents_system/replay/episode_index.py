@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tfagents_system.replay.ring_files import row_ranges
-from tfagents_system.replay.ring_rows import RingRows
+
+if TYPE_CHECKING:
+    from tfagents_system.replay.ring import RingRows
 
 
 class Found(NamedTuple):
@@ -130,5 +132,6 @@ class EpisodeIndex:
         first = np.append(begin, last[:-1] + 1)[: len(last)]
         is_held = last > first  # One row alone is no part of a transition, or damaged.
         first, last = first[is_held], last[is_held]
-        number, start = self._rows.episode_at(first).T
+        assert self._rows.episode is not None, "the layout says of which episode a row is"
+        number, start = self._rows.episode[first % self._rows.num_rows].T
         return _Segments(number, start, start + last - first, last)

@@ -85,7 +85,7 @@ class Priorities:
     def _plant(self) -> None:
         """Makes the tree of its column."""
         ring, is_start = self._ring, np.zeros(len(self._column), bool)
-        is_start[: ring.num_rows] = ring.rows.is_training_start(slice(0, ring.num_rows))
+        is_start[: ring.num_rows] = ring.is_training_start(slice(0, ring.num_rows))
         self._tree = SumTree(self._column, is_start, self._exponent)
 
     def _take_over(self) -> None:
@@ -94,7 +94,7 @@ class Priorities:
         if known == ring.total_rows:
             return
         for part in row_ranges(max(known, ring.total_rows - ring.num_rows), ring.total_rows, ring.num_rows):
-            self._tree.renew(part, ring.rows.is_training_start(part))
+            self._tree.renew(part, ring.is_training_start(part))
         self._known_rows[0] = ring.total_rows  # Last: a process that dies before this does it again.
 
 

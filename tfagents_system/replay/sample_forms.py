@@ -17,11 +17,11 @@ import numpy as np
 from tfagents_system.agents import algorithms
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.replay import sampling
-from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.hindsight import Hindsight, Relabelled
 from tfagents_system.replay.n_step import MiniRaces
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.samples import SampleArray, Samples, Sequences, Transitions
+from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Layout
 

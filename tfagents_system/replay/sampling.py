@@ -6,28 +6,145 @@ is held out, and validation nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tfagents_system.checks.frame_stacks import FrameStack
+from tfagents_system.checks.schedules import Schedule
 from tfagents_system.hyperparameters import RACE_END_STEPS
-from tfagents_system.replay.draw_settings import DrawSettings
-from tfagents_system.replay.hindsight import Relabelled
+from tfagents_system.replay.hindsight import GoalFunctions, Relabelled
 from tfagents_system.replay.n_step import Experience, MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.priorities import NO_ROW, Prioritized
-from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.ring import Ring, is_held_out, is_repeated, kind_of_step
 from tfagents_system.replay.samples import Samples, Sequences, Transitions
+from tfagents_system.transport import tables
+
+if TYPE_CHECKING:
+    from tfagents_system.replay.sample_forms import SampleForm
 
 _Arrays = dict[str, np.ndarray]
 
 _REJECTION_ROUNDS = 8
 _FIRST = 0  # tf_agents' StepType.
+# Distinguish the random numbers of drawing from those of other roles.
+_DRAW_STREAM, _HELD_OUT_STREAM, _OFFLINE_STREAM = 1, 2, 3
 
 
 class NothingToDrawError(Exception):
     """The ring holds no sample of the wanted kind yet."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PriorData:
+    """The experience of others that minibatches have beside the run's own (RLPD, Ball et al., arXiv 2302.02948).
+
+    Attributes:
+      ring: Where it is.
+      samples: Of each minibatch, behind those of the run's own: n.
+      offline_env_steps: Of the run at its agent's offline updates, for schedules.
+    """
+
+    ring: Ring
+    samples: int
+    offline_env_steps: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawSettings:
+    """How minibatches are drawn.
+
+    Attributes:
+      batch_size: Samples of a minibatch.
+      form: What a sample is.
+      max_block_minibatches: Minibatches of one block, at most.
+      seed: Of the run.
+      discount: gamma, for samples of several steps.
+      gamma: What `discount` follows, see `at`; None: nothing.
+      held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
+      frame_stack: How many frames of which leaves are stacked.
+      whole_bootstrap: `discount` of transitions has gamma^m in it: the whole factor of the next value.
+      prior: Where a part of each minibatch is drawn from; None: all of it is from the run's own ring.
+      goals: The environment's functions of goals, where the form has hindsight.
+      goals_at: What `goals` follow: those of an iteration; None: nothing.
+      prioritized: How a form with `is_prioritized` draws; None: it is none.
+      beta: What `prioritized.beta` follows, see `at`; None: nothing.
+    """
+
+    batch_size: int
+    form: SampleForm
+    max_block_minibatches: int
+    seed: int
+    discount: float = 1.0
+    gamma: Schedule | None = None
+    held_out_minibatches: int = 0
+    frame_stack: FrameStack = 1
+    whole_bootstrap: bool = False
+    prior: PriorData | None = None
+    goals: GoalFunctions | None = None
+    goals_at: Callable[[int], GoalFunctions] | None = None
+    prioritized: Prioritized | None = None
+    beta: Schedule | None = None
+
+    def at(self, env_steps: int, train_steps: int, iteration: int) -> DrawSettings:
+        """Those of an iteration; arguments as of `Schedule.value`, where its draws begin (of OFFLINE without steps)."""
+        if iteration == tables.OFFLINE and self.prior is not None:
+            env_steps = self.prior.offline_env_steps
+        position = env_steps, train_steps, iteration
+        settings = self
+        if self.gamma is not None:
+            settings = dataclasses.replace(settings, discount=self.gamma.value(*position))
+        if self.goals_at is not None:
+            settings = dataclasses.replace(settings, goals=self.goals_at(iteration))
+        if self.beta is not None and self.prioritized is not None:
+            followed = dataclasses.replace(self.prioritized, beta=self.beta.value(*position))
+            settings = dataclasses.replace(settings, prioritized=followed)
+        return settings
+
+
+def make_block(ring: Ring, settings: DrawSettings, request: tables.Request, done: int, count: int) -> tables.Block:
+    """Draws the next minibatches of a request; behind the last ones come those that are held out, to be measured.
+
+    Random numbers depend only on the position in the run, so nothing has to be saved for a restart.
+
+    Args:
+      ring: What is drawn from.
+      settings: Of the run.
+      request: Its `count` is known.
+      done: Minibatches of it that are sent already.
+      count: Those of this block; 0 where the request has none.
+
+    Raises:
+      NothingToDrawError: The ring holds no sample of the kind.
+    """
+    first, is_offline = request.first + done, request.iteration == tables.OFFLINE
+    arrays, measured = list[np.ndarray](), list[np.ndarray]()
+    if count:
+        where = [_OFFLINE_STREAM] if is_offline else [_DRAW_STREAM, request.iteration]
+        rng = _rng(settings.seed, *where, first, request.recoveries)
+        arrays = draw(ring, rng, settings, count, is_offline=is_offline)
+    if count and done + count == request.count and settings.held_out_minibatches and not is_offline:
+        rng = _rng(settings.seed, _HELD_OUT_STREAM, request.iteration, request.recoveries)
+        with contextlib.suppress(NothingToDrawError):  # Nothing of the kind is held out yet.
+            measured = draw(ring, rng, settings, settings.held_out_minibatches, held_out=True)
+            arrays = [np.concatenate(pair) for pair in zip(arrays, measured, strict=True)]
+    return tables.Block(
+        request.session,
+        request.iteration,
+        first,
+        count,
+        0 if is_offline else ring.env_steps,
+        total=request.first + request.count,
+        held_out=len(measured[0]) if measured else 0,
+        arrays=arrays,
+    )
+
+
+def _rng(*position: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(position))
 
 
 def draw(
@@ -205,7 +322,7 @@ def draw_sequences(
         # Never a row of another segment, nor the transition of a segment's last row: they may hold any number, NaN too.
         rows = (drawn - start + np.clip(step, begin, valid)) % ring.num_rows
         transition_rows = (drawn - start + np.clip(step, begin, valid - 1)) % ring.num_rows
-        step_type = ring.step_types(rows)
+        step_type = kind_of_step(ring.step_type[rows])
         step_type[(step == begin) & (begin > -burn_in)] = _FIRST
         return Sequences(
             step_type=step_type.reshape(shape),
@@ -305,9 +422,9 @@ def _are_starts(ring: Ring, rows: np.ndarray, held_out: bool) -> np.ndarray:
     """Where a transition starts."""
     starts = ring.steps_left[rows] >= 1
     if ring.repeated_steps:
-        starts &= ~ring.is_repeated(rows)
+        starts &= ~is_repeated(ring.step_type[rows])
     if held_out or ring.held_out_steps:
-        starts &= ring.is_held_out(rows) == held_out
+        starts &= is_held_out(ring.step_type[rows]) == held_out
     return starts
 
 

@@ -22,17 +22,14 @@ from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
-from tfagents_system.replay.draw_settings import DrawSettings, PriorData
 from tfagents_system.replay.filling import fill, folders_of_ring, move_ring
 from tfagents_system.replay.goal_environment import make_goal_environment
-from tfagents_system.replay.ordering import WorkerOrder
-from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
+from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing, WorkerOrder
 from tfagents_system.replay.priorities import Priorities, Prioritized, discard
-from tfagents_system.replay.recovery import open_ring
+from tfagents_system.replay.recovery import RingCopy, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
-from tfagents_system.replay.ring_copy import RingCopy
-from tfagents_system.replay.ring_files import RingFiles
-from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
+from tfagents_system.replay.ring_files import capacity_rows, slack_rows
+from tfagents_system.replay.sampling import DrawSettings, PriorData
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.replay.stored_ring import StoredRing, differences
@@ -100,7 +97,6 @@ def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCo
         rows,
         slack_rows(params, layout),
         from_checkpoint=role.deterministic,
-        max_workers=role.max_workers,
         work=work,
     )
     if taken is not None and taken.has_rows:
@@ -246,7 +242,7 @@ def open_prior(folder: Path, layout: Layout) -> Ring:
     stored = StoredRing(folder)
     if lines := differences(layout, stored.layout):
         raise UserError(f"{folder} has another layout than this run: {'; '.join(lines)}")
-    ring = Ring(RingFiles.prepare(stored.folder, layout, stored.capacity_rows, stored.slack_rows))
+    ring = Ring.open(stored.folder, layout, stored.capacity_rows)
     damaged = ring.verify()
     logging.info("%s: %d steps, %d were damaged and are left out", folder, ring.training_steps, damaged)
     if not ring.training_steps:
