@@ -9,7 +9,8 @@ from tests.support.tiny_agents import ACT, ACTION, OBS, OBSERVATION
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
+from tfagents_system.trainer.state import TrainerState
+from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints
 
 VARIANTS = {
     "redq": {"num_critics": 3, "num_target_critics": 2, "actor_update_period": 3},

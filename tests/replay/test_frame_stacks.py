@@ -139,12 +139,9 @@ def test_a_ring_with_history_is_whole_after_a_restart_and_a_rollback_wherever_it
         ring = Collected(folder, 4, 6, capacity_rows).ring
         cut_in_history += int(ring.steps_left[ring.oldest_row] < 0)
         again = Ring.open(folder, ring.layout, capacity_rows)
-        assert again.verify() == 0 and again.ring_steps == ring.ring_steps
+        assert again.ring_steps == ring.ring_steps
         again.rollback(again.snapshot())
-        assert again.verify() == 0
-        ring.observation[0][ring.oldest_row] ^= 1
-        lost = ring.verify()
-        assert lost == 0, "nothing tells what the oldest piece was"
+        assert again.verify() == 0 and again.ring_steps == ring.ring_steps
     assert cut_in_history >= 3
 
 

@@ -10,7 +10,7 @@ from tfagents_system.replay.pacing import Asynchronous
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.trainer.iteration_plan import IterationPlan
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
+from tfagents_system.trainer.state import TrainerState
 from tfagents_system.transport.tables import Block, Progress, Request
 from tfagents_system.worker.progress import BackPressure
 

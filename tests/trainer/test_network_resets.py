@@ -10,7 +10,7 @@ from tf_agents.specs import tensor_spec
 from tests.support.tiny_agents import ACTION, OBSERVATION, TinyParams
 from tfagents_system.agents.agent import make_agent, statistics_of
 from tfagents_system.trainer.learner import ResettingUpdate
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
+from tfagents_system.trainer.state import TrainerState
 
 
 class Params(TinyParams):

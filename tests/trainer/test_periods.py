@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tfagents_system.trainer.iteration_plan import IterationPlan
-from tfagents_system.trainer.periods import Period
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
+from tfagents_system.trainer.state import Period, TrainerState
 
 
 def due(period: Period, ends: list[int]) -> list[int]:

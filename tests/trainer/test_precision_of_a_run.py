@@ -6,7 +6,7 @@ import pytest
 
 from tfagents_system.trainer import learner as learner_module
 from tfagents_system.trainer.learner import Learner
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
+from tfagents_system.trainer.state import TrainerState
 
 
 def choice(wanted, state, monkeypatch, fast):

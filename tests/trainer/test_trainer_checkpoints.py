@@ -18,11 +18,12 @@ from tfagents_system.errors import UserError
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.trainer import trainer_checkpoints as checkpoints_module
-from tfagents_system.trainer.trainer_checkpoints import SaveError, TrainerState
+from tfagents_system.trainer.state import TrainerState
+from tfagents_system.trainer.trainer_checkpoints import SaveError
 
 
 def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_path):
-    agent, state = build(), TrainerState(4, 900, -1.5, "policy_checkpoint_0000000003", 1)
+    agent, state = build(), TrainerState(4, 900, {"checkpoint": "policy_checkpoint_0000000003", "eval_return": -1.5}, 1)
     checkpoints, asked = checkpoints_of(tmp_path, agent, state)
     assert checkpoints.restore() is None
     update = BlockUpdate(agent, B, TransitionForm(), seed=5)

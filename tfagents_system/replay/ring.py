@@ -421,7 +421,7 @@ class Ring(RingRows):
 
     def _recount(self) -> None:
         self.ring_steps, self.held_out_steps, self.repeated_steps = self.counts(*self.held)
-        self.episodes = EpisodeIndex(self)  # Of the rows as they are now.
+        self.episodes = EpisodeIndex(self.steps_left, self.episode)  # Of the rows as they are now.
 
 
 def _episode_rows(segment: Segment) -> np.ndarray | None:

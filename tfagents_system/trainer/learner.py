@@ -19,8 +19,8 @@ from tfagents_system.role import RESET_STREAM, TRAIN_STREAM, Role
 from tfagents_system.run_files.kept_checkpoints import AGENT
 from tfagents_system.run_files.taken import Taken, taken_by
 from tfagents_system.settings.variables import NETWORKS
-from tfagents_system.trainer.periods import parts_of
-from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
+from tfagents_system.trainer.state import TrainerState, parts_of
+from tfagents_system.trainer.trainer_checkpoints import ReplaySnapshots, TrainerCheckpoints
 from tfagents_system.transport.connection import Connection
 from tfagents_system.transport.tables import OFFLINE, PRIORITIES, TdErrors
 
@@ -30,7 +30,7 @@ class Learner:
 
     Args:
       role: The trainer's process.
-      ask_for_replay, fetch_replay: As of TrainerCheckpoints.
+      snapshots: As of TrainerCheckpoints.
       connection: To the replay server, for priorities.
 
     Attributes:
@@ -45,9 +45,8 @@ class Learner:
     def __init__(
         self,
         role: Role,
-        ask_for_replay: Callable[[str], None],
+        snapshots: ReplaySnapshots,
         connection: Connection | None = None,
-        fetch_replay: Callable[[str], bytes | None] = lambda name: None,
     ) -> None:
         self._role = role
         if role.variables.train_gpus:
@@ -68,9 +67,8 @@ class Learner:
             self.agent,
             self.state,
             self.step_variable,
-            ask_for_replay,
-            fetch_replay=fetch_replay,
-            record=role.paths.saved,
+            snapshots,
+            role.paths.saved,
         )
         self.resumed_at: int | None = None
         if self.restore():

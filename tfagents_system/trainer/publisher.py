@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from tfagents_system.policies.shared_weights import NOWHERE, SharedWeights, share
-from tfagents_system.trainer.periods import parts_of
+from tfagents_system.trainer.state import parts_of
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, NewestReader
 

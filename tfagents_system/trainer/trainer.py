@@ -27,23 +27,18 @@ from tfagents_system.role import Role
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.taken import taken_by
 from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
-from tfagents_system.trainer.evaluations import PolicyEvaluations
-from tfagents_system.trainer.iteration_plan import IterationPlan
+from tfagents_system.trainer.evaluations import PolicyEvaluations, WorkerReports
+from tfagents_system.trainer.iteration_plan import IterationPlan, Minibatches
 from tfagents_system.trainer.learner import Learner
-from tfagents_system.trainer.minibatches import Minibatches
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.publisher import Publisher
-from tfagents_system.trainer.replay_snapshots import ReplaySnapshots
-from tfagents_system.trainer.saves import TrainerSaves
-from tfagents_system.trainer.trainer_checkpoints import SaveError
+from tfagents_system.trainer.trainer_checkpoints import ReplaySnapshots, SaveError, TrainerSaves
 from tfagents_system.trainer.training_log import TrainingLog
-from tfagents_system.trainer.worker_reports import WorkerReports
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 
 _START_DEADLINE_SECS = 600.0
 _EVALUATION_POLL_SECS = 0.02
-_BEATS_WAIT_SECS = 1.0  # For heartbeats, once an iteration while a worker is late; reading them takes milliseconds.
 
 
 class Trainer:
@@ -58,7 +53,7 @@ class Trainer:
         self._params = params = role.params
         self._connection = role.connect(role.is_stopped)
         self._snapshots = ReplaySnapshots(self._connection, is_far=role.is_far)
-        learner = self._learner = Learner(role, self._snapshots.ask, self._connection, self._snapshots.fetch)
+        learner = self._learner = Learner(role, self._snapshots, self._connection)
         self._state = learner.state
         counts = updates_of_iteration(params), ratio_of_run(params), offline_updates(params)
         least = least_updates_per_env_step(params)
@@ -242,12 +237,11 @@ class Trainer:
         evaluated (`PolicyEvaluations.is_awaited`).
         """
         version, evaluations = self._state.iteration, self._evaluations
-        evaluations.reach(version, self._state.end_env_steps)
         is_due = evaluations.is_due(version, self._state.end_env_steps, self._log.is_last(version))
         if is_due and evaluations.is_awaited:
             self._wait_for_evaluation()
-        elif is_due:
-            self._reports.leave_out_gone(wait_secs=_BEATS_WAIT_SECS)
+        elif not evaluations.is_over:
+            self._reports.leave_out_gone()
         is_evaluated = is_due and evaluations.is_over
         with self._shares.spend("publishing"):
             self._learner.follow_schedules()
@@ -266,12 +260,12 @@ class Trainer:
 
     def _wait_for_evaluation(self) -> None:
         """Waits until the policy that was published for it is evaluated."""
-        evaluations, began = self._evaluations, time.monotonic()
+        evaluations = self._evaluations
         with self._shares.spend("waiting"):
             while not evaluations.is_over:
                 if self._role.is_stopped():
                     raise StoppedError
-                self._reports.leave_out_gone(began)
+                self._reports.leave_out_gone()
                 self._publisher.check()
                 what = f"the evaluation of iteration {evaluations.version} by workers {evaluations.missing()}"
                 self._log.beat("waiting", waiting_for=what)
