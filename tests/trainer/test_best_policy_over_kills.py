@@ -124,10 +124,10 @@ class Life:
         self._weights = dict(saved["weights"]) if saved else {}
         self._export = Export(paths, self._weights_of, self._moment)
         plan = IterationPlan(self.state, lambda: self.train_step, PARAMS.num_iter, UPDATES)
-        checkpoints: Any = SimpleNamespace(save=self._save)
-        self._saves = TrainerSaves(
-            PARAMS, variables_with(), self.state, plan, lambda: self.train_step, checkpoints, self._export, TimeShares()
-        )
+        self.checkpoints = SimpleNamespace(save=self._save)
+        learner: Any = self
+        role: Any = SimpleNamespace(params=PARAMS, variables=variables_with())
+        self._saves = TrainerSaves(role, learner, plan, self._export, TimeShares())
         self._evaluated = EvaluatedCheckpoints(
             PARAMS, self.state, self._export, self._saves, lambda iteration: iteration >= PARAMS.num_iter
         )

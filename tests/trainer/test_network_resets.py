@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +12,7 @@ from tf_agents.specs import tensor_spec
 
 from tests.support.tiny_agents import ACTION, OBSERVATION, TinyParams
 from tfagents_system.agents.agent import make_agent, statistics_of
-from tfagents_system.trainer.learner import ResettingUpdate
+from tfagents_system.trainer.learner import Learner
 from tfagents_system.trainer.state import TrainerState
 
 
@@ -75,6 +78,14 @@ def test_networks_of_values_are_drawn_anew_too(algorithm):
     )
 
 
+class Resetting(Learner):
+    """Its train step is that of the update."""
+
+    @property
+    def train_step(self):
+        return self.block_update.train_step
+
+
 class CountingUpdate:
     """Writes down updates, and what comes before which."""
 
@@ -92,21 +103,24 @@ class CountingUpdate:
         self.events.append("redrawn")
 
 
-def resetting(update, state, period):
-    return ResettingUpdate(update, state, lambda: update.train_step, update.redraw, period)
+def resetting(update: CountingUpdate, period: int) -> Any:
+    learner: Any = Resetting.__new__(Resetting)
+    learner._role = SimpleNamespace(params=SimpleNamespace(reset_period_updates=period))
+    learner.block_update, learner.state, learner._redraw = update, TrainerState(), update.redraw
+    return learner
 
 
 def test_a_reset_comes_right_before_the_update_after_each_multiple_of_the_period():
-    update, state = CountingUpdate(), TrainerState()
-    call = resetting(update, state, 4)
-    assert call([np.arange(10.0)]) == {"loss": 4.5}, "the mean is over all updates of the block"
+    update = CountingUpdate()
+    learner = resetting(update, 4)
+    assert learner.update([np.arange(10.0)]) == {"loss": 4.5}, "the mean is over all updates of the block"
     assert update.events == [(0, 4), "redrawn", (4, 8), "redrawn", (8, 10)]
-    call([np.arange(2.0)])
-    assert update.events[-1] == (10, 12) and state.network_resets == 2, "none at the end: nothing would be trained"
+    learner.update([np.arange(2.0)])
+    assert update.events[-1] == (10, 12) and learner.state.network_resets == 2, "none at the end: nothing is trained"
 
 
 def test_a_run_that_is_resumed_at_a_multiple_does_the_same_reset():
-    update, state = CountingUpdate(), TrainerState()
+    update = CountingUpdate()
     update.train_step = 4
-    resetting(update, state, 4)([np.zeros(1)])
+    resetting(update, 4).update([np.zeros(1)])
     assert update.events == ["redrawn", (4, 5)]

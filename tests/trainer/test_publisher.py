@@ -170,26 +170,6 @@ def test_a_slow_server_gets_fewer_policies_within_iterations(connection, publish
     assert told * 1.0 / (now[0] - 100.0) == pytest.approx(0.1, abs=0.03), "a tenth of the thread's time"
 
 
-@pytest.mark.parametrize(
-    ("train_step", "count", "period", "ends", "due"),
-    [
-        (0, 100, None, [100], []),
-        (0, 0, 10, [], []),
-        (0, 100, 40, [40, 80, 100], [40, 80]),
-        (130, 100, 40, [30, 70, 100], [160, 200]),
-        (100, 5, 1, [1, 2, 3, 4, 5], [101, 102, 103, 104, 105]),
-        (50, 50, 100, [50], [100]),
-        (10, 50, 1000, [50], []),
-    ],
-)
-def test_a_block_is_parted_where_a_policy_is_due(connection, train_step, count, period, ends, due):
-    publisher = Publisher(connection, 2, period)
-    parts = list(publisher.parts(train_step, count))
-    assert [part.stop for part in parts] == ends
-    assert [part.start for part in parts] == [0, *ends][: len(ends)]
-    assert [train_step + end for end in ends if publisher.is_due(train_step + end)] == due
-
-
 def test_a_restarted_server_gets_the_newest_policy_of_mid_iteration(connection, publisher):
     connection.go.release(100)
     publisher.publish([np.array([0])], None, progress(0))

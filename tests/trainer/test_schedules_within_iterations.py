@@ -54,19 +54,15 @@ def positions(asynchronous: bool, period: int | None) -> list[int]:
     state = trainer._state = types.SimpleNamespace(iteration=2, env_steps=70, iteration_start=200)
     learner, trainer._plan = Counting(asynchronous, state), Plan()
     trainer._learner = learner
-    trainer._shares, trainer._session, trainer._update = TimeShares(), 1, learner.update
+    trainer._shares, trainer._session = TimeShares(), 1
     trainer._minibatches = types.SimpleNamespace(request=lambda iteration: None)
     block = types.SimpleNamespace(arrays=[np.zeros(UPDATES_OF_A_BLOCK)], held_out=0)
     trainer._next_block = lambda iteration, first: block
     row = types.SimpleNamespace(begin=lambda *_: None, add_losses=lambda *_: None)
     trainer._log = types.SimpleNamespace(training_row=row, beat=lambda *_: None, tell_callbacks=lambda *_: None)
     trainer._reports = types.SimpleNamespace(take=lambda: None)
-    halves = [slice(0, 5), slice(5, 10)]
-    trainer._publisher = types.SimpleNamespace(
-        parts=lambda *_: halves,
-        is_due=lambda step: period is not None and step % period == 0,
-        publish_within=lambda *_: None,
-    )
+    trainer._publish_period = period
+    trainer._publisher = types.SimpleNamespace(publish_within=lambda *_: None)
     trainer._progress = trainer._save_if_due = lambda: None
     trainer._do_updates()
     return learner.positions

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from absl import logging
@@ -17,15 +17,17 @@ from absl import logging
 from tfagents_system.agents.iteration_counts import updates_of_iteration
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import held
+from tfagents_system.role import Role
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.heartbeat import TimeShares
-from tfagents_system.settings.variables import RunVariables
-from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.state import Period, TrainerState
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection
+
+if TYPE_CHECKING:
+    from tfagents_system.trainer.learner import Learner
 
 _ASK_SECS, _LOOK_SECS = 0.2, 1.0
 _ASK_AGAIN_SECS = 3.0
@@ -216,10 +218,9 @@ class TrainerSaves:
     """Saves when it is due. A full disk is reported and tried again; it ends no training.
 
     Args:
-      params: Of the run.
-      state, plan: How far training is.
-      train_step: Updates done since it began.
-      checkpoints: What it resumes from.
+      role: The trainer's process.
+      learner: Of the agent: its state and its checkpoints, which it resumes from.
+      plan: Of the current iteration.
       export: The policies on disk.
       shares: Get the time that is spent.
 
@@ -228,33 +229,25 @@ class TrainerSaves:
     """
 
     def __init__(
-        self,
-        params: TrainParamsBase,
-        variables: RunVariables,
-        state: TrainerState,
-        plan: IterationPlan,
-        train_step: Callable[[], int],
-        checkpoints: TrainerCheckpoints,
-        export: PolicyExport,
-        shares: TimeShares,
+        self, role: Role, learner: Learner, plan: IterationPlan, export: PolicyExport, shares: TimeShares
     ) -> None:
-        self._params, self._state, self._plan, self._train_step = params, state, plan, train_step
-        self._checkpoints, self._export, self._shares = checkpoints, export, shares
-        self._checkpoint_secs = 60.0 * variables.checkpoint_minutes
-        self._deadline_secs = variables.save_deadline_secs
-        self._period = Period.of(params, "checkpoint")
+        self._params, self._learner, self._state, self._plan = role.params, learner, learner.state, plan
+        self._export, self._shares = export, shares
+        self._checkpoint_secs = 60.0 * role.variables.checkpoint_minutes
+        self._deadline_secs = role.variables.save_deadline_secs
+        self._period = Period.of(role.params, "checkpoint")
         self._save_at = self._look_at = 0.0
         self._saved_step = -1  # Train step of the last checkpoint.
-        self._replaced = frozenset(state.replaced)  # As the newest complete checkpoint has them.
+        self._replaced = frozenset(learner.state.replaced)  # As the newest complete checkpoint has them.
         self._saved_iteration = 0
-        self._follows_experience = updates_of_iteration(params) is None
+        self._follows_experience = updates_of_iteration(role.params) is None
         self._exported_step = -1  # Train step of the policies on disk.
         self.error: str | None = None
 
     def begin(self, restored: bool) -> None:
         """Training begins, from the start or from a restored checkpoint."""
         if restored:
-            self._saved_step, self._exported_step = self._train_step(), -1
+            self._saved_step, self._exported_step = self._learner.train_step, -1
             self._saved_iteration = self._state.iteration
         self._save_at = time.monotonic() + self._checkpoint_secs
 
@@ -271,7 +264,7 @@ class TrainerSaves:
         Returns:
           Whether it has written a checkpoint.
         """
-        iteration, train_step = self._state.iteration, self._train_step()
+        iteration, train_step = self._state.iteration, self._learner.train_step
         is_period = self._plan.done == 0 and self._period.is_due(self._state)
         is_due = (
             time.monotonic() >= self._save_at
@@ -329,7 +322,7 @@ class TrainerSaves:
             tell()
             self._save_checkpoint(further, wait)
             self._save_policies()
-        logging.info("saved at train step %d, iteration %d", self._train_step(), self._state.iteration)
+        logging.info("saved at train step %d, iteration %d", self._learner.train_step, self._state.iteration)
 
     def _save_checkpoint(self, further: Mapping[str, Any], wait: bool) -> None:
         self._save_at = time.monotonic() + self._checkpoint_secs
@@ -343,12 +336,12 @@ class TrainerSaves:
                 self._export.delete_checkpoint(name)
             self._replaced = replaced
 
-        self._checkpoints.save(replay_secs, further, delete_replaced, wait=wait)
+        self._learner.checkpoints.save(replay_secs, further, delete_replaced, wait=wait)
         self.error = None
 
     def _save_policies(self) -> None:
         """Once at a train step: after the last evaluation they are still the same."""
-        train_step = self._train_step()
+        train_step = self._learner.train_step
         if train_step == self._exported_step:
             return
         try:
