@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.fed_builder import FedEpisode
 from tfagents_system.replay.ring import Ring, is_held_out, is_repeated
-from tfagents_system.replay.sampling import draw_sequences, draw_transitions
 from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
 from tfagents_system.worker.segment_builder import SegmentBuilder
 

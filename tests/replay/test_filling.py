@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.draws import draw_transitions
 from tests.support.fakes import FakeParams
 from tests.support.killed_starts import killed_at
 from tests.support.run_for_tests import RunFolders
@@ -25,7 +26,7 @@ from tfagents_system.replay.filling import fill, folders_of_ring, move_ring
 from tfagents_system.replay.pacing import Asynchronous
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import NEVER, Ring
-from tfagents_system.replay.sampling import draw_transitions, observation_leaves
+from tfagents_system.replay.sampling import observation_leaves
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import kept_checkpoints

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.frames_for_tests import HORIZON, recorded_envs
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions, first_drawable
+from tfagents_system.replay.sampling import NothingToDrawError, first_drawable
 from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.rollout import Rollout

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.support.draws import draw_transitions
 from tests.support.goals import REACH, Line, Writer, goal_layout, goal_ring, leaf
 from tfagents_system.envs.goals import GoalFunctions
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay import sampling
-from tfagents_system.replay.hindsight import Hindsight, Relabelled, Strategy
+from tfagents_system.replay.hindsight import Hindsight, Strategy
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.samples import Transitions
-from tfagents_system.replay.sampling import DrawSettings, PriorData, draw_transitions, make_block
+from tfagents_system.replay.sampling import DrawSettings, PriorData, make_block
 from tfagents_system.transport import tables
 
 FUNCTIONS = GoalFunctions([Line()])
@@ -32,8 +32,8 @@ class WithoutTerminations:
 
 def drawn(ring: Ring, share: float = 1.0, strategy: Strategy = "future", **options: Any) -> Transitions:
     goals = options.pop("goals", FUNCTIONS)
-    relabel = functools.partial(Relabelled, hindsight=Hindsight(share, strategy), functions=goals)
-    return draw_transitions(ring, np.random.default_rng(0), 40, 50, gamma=GAMMA, relabel=relabel, **options)
+    options |= {"hindsight": Hindsight(share, strategy), "goals": goals}
+    return draw_transitions(ring, np.random.default_rng(0), 40, 50, gamma=GAMMA, **options)
 
 
 def columns(samples: Transitions) -> dict[str, np.ndarray]:

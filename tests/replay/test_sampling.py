@@ -5,11 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions, first_drawable
+from tfagents_system.replay.sampling import NothingToDrawError, first_drawable
 from tfagents_system.transport.segments import Column, MalformedSegmentError, Segment
 
 

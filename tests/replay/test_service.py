@@ -15,7 +15,7 @@ from tests.support.replay_service import DRAW, Server, ask, take_block
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import NEVER, Ring, WorkerRecord
-from tfagents_system.replay.sample_forms import SequenceForm
+from tfagents_system.replay.sample_forms import SequenceForm, TransitionForm
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, ServerUnreachableError, StoppedError, Waiting
@@ -484,7 +484,7 @@ def test_where_nothing_can_be_drawn_the_request_waits_and_says_for_what(server, 
     reader = server.connection.reader(tables.BLOCKS)
     server.connection.put(tables.SEGMENTS, numbered_segment(end_of_iteration=True).to_wire())
     with monkeypatch.context() as patched:
-        patched.setattr(sampling, "draw_transitions", no_steps)
+        patched.setattr(TransitionForm, "draw", no_steps)
         ask(server, iteration=0, count=4)
         server.turn_until(lambda: server.service.waiting_for is not None)
         server.turn_until(lambda: "holds no step of an episode" in (server.service.waiting_for or ""))

@@ -191,7 +191,7 @@ class RingFiles:
         Raises:
           UserError: The file can't be opened.
         """
-        content, headers = b"", []
+        content, headers = b"", list[np.ndarray]()
         with self._usable(), contextlib.suppress(FileNotFoundError):
             content = self.header.read_bytes()
         if len(content) == 2 * HEADER.itemsize:
