@@ -107,34 +107,6 @@ def test_numbers_that_are_not_finite_are_refused_and_not_taken_over(tmp_path: Pa
     assert new_ring(tmp_path / "new").ring_steps == 0
 
 
-def test_it_is_done_once(tmp_path: Path) -> None:
-    source, run = run_with(tmp_path / "source"), tmp_path / "new"
-    ring = fill_run(run, source)
-    append_more(ring, 1)
-    before = content(ring)
-    append_more(Ring.open(source / "replay", LAYOUT, 60, 24), 1)
-    assert content(fill_run(run, source)) == before
-
-
-def test_a_server_that_was_killed_meanwhile_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, run = run_with(tmp_path / "source"), tmp_path / "new"
-    monkeypatch.setattr(filling, "_SEGMENTS_AT_ONCE", 1)
-    taken: list[list[Segment]] = []
-    take_over = Ring.take_over
-
-    def killed(self: Ring, segments: list[Segment]) -> None:
-        if len(taken) == 2:
-            raise KeyboardInterrupt
-        taken.append(segments)
-        take_over(self, segments)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Ring, "take_over", killed)
-        fill_run(run, source)
-    assert new_ring(run).ring_steps == 10
-    assert fill_run(run, source).ring_steps == 20
-
-
 def test_a_kill_at_any_moment_of_filling_loses_and_doubles_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.support.draws import draw_sequences, draw_transitions
-from tests.support.frames_for_tests import HORIZON, recorded_envs
+from tests.support.frames_for_tests import recorded_envs
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import NothingToDrawError, first_drawable
+from tfagents_system.replay.sampling import first_drawable
 from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.rollout import Rollout
@@ -128,11 +128,6 @@ def test_each_frame_is_stored_once_but_for_the_history_of_segments(tmp_path):
     assert ring.observation[0].shape[1:] == (3, 4, 2)
 
 
-def test_without_images_there_is_no_history(tmp_path):
-    layout = Layout.from_specs(np.zeros(5, np.float32), np.zeros(2, np.float32))
-    assert layout.history_rows(3) == 0 and layout.stacked_step_bytes(3) == layout.step_bytes
-
-
 def test_a_ring_with_history_is_whole_after_a_restart_and_a_rollback_wherever_it_is_cut(tmp_path):
     cut_in_history = 0
     for capacity_rows in range(60, 85):
@@ -144,19 +139,6 @@ def test_a_ring_with_history_is_whole_after_a_restart_and_a_rollback_wherever_it
         again.rollback(again.snapshot())
         assert again.verify() == 0 and again.ring_steps == ring.ring_steps
     assert cut_in_history >= 3
-
-
-def test_damage_in_the_history_of_a_segment_is_found(tmp_path):
-    collected = Collected(tmp_path, 4, 6, 5000)
-    ring, segments = collected.ring, collected.segments
-    number = next(k for k, segment in enumerate(segments) if segment.history)
-    row = sum(segment.num_rows for segment in segments[:number])
-    assert ring.steps_left[row] == -1
-    ring.observation[0][row, 0, 0, 0] ^= 1
-    assert ring.verify() == segments[number].num_steps
-    batch = draw_transitions(ring, np.random.default_rng(0), 10, 64, frame_stack=4)
-    camera, place = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observation)
-    np.testing.assert_array_equal(camera, collected.expected(place), "the others are as before")
 
 
 def test_the_snapshot_tells_damage_of_a_piece_that_is_cut_within_its_history(tmp_path):
@@ -181,9 +163,3 @@ def test_a_history_before_an_episodes_start_is_refused(tmp_path):
         wrong[0][0, header] = wrong[0][0, header] | 2 if field == "starts_episode" else change
         with pytest.raises(MalformedSegmentError):
             Segment.from_wire(wrong, layout)
-
-
-def test_an_empty_ring_is_told(tmp_path):
-    ring = Collected(tmp_path, 3, 0, 5000).ring
-    with pytest.raises(NothingToDrawError, match="is empty"):
-        draw_sequences(ring, np.random.default_rng(0), 1, 4, HORIZON + 1, frame_stack=3)

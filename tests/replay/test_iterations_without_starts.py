@@ -35,14 +35,6 @@ def test_updates_of_iterations_without_starts_become_due_with_a_later_one(server
     assert updates == [0, 0, 6, 2] and server.ring.ring_steps == 5
 
 
-def test_experience_that_is_all_held_out_stops_no_run_with_a_ratio(server):
-    reader = server.connection.reader(tables.BLOCKS)
-    for iteration, (held_out, total) in enumerate([(True, 0), (False, 4)]):
-        collect(server, iteration, held_out=held_out)
-        ask(server, iteration, count=tables.AS_DUE, updates=0)
-        assert take_block(server, reader).total == total
-
-
 def test_who_waits_for_the_next_iteration_is_told_why_nothing_was_trained(server):
     reader = server.connection.reader(tables.BLOCKS)
     collect(server, 0, deferred=4)

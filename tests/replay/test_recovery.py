@@ -117,15 +117,6 @@ def test_a_copied_run_is_that_of_its_checkpoint_and_the_original_is_untouched(tm
     assert content(RunFolders(tmp_path / "run").ring) == now
 
 
-def test_a_checkpoint_can_be_gone_back_to_also_without_need(tmp_path):
-    run = RunFolders(tmp_path / "run")
-    append_more(run.ring, 13)
-    run.checkpoint(10)
-    at_checkpoint = content(run.ring)
-    append_more(run.ring, 3)
-    assert content(RunFolders(tmp_path / "run", from_checkpoint=True).ring) == at_checkpoint
-
-
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, machine_was_off):
     run = RunFolders(tmp_path / "run")
     append_more(run.ring, 13)
@@ -338,22 +329,6 @@ def test_a_run_moves_to_scratch_and_back_and_old_rings_are_not_taken_for_its_own
     assert content(RunFolders(tmp_path / "run", tmp_path / "scratch").ring) == third, "the old ring lies there still"
 
 
-def test_a_copy_that_was_deleted_is_made_again_whole(tmp_path):
-    run = RunFolders(tmp_path / "run", tmp_path / "scratch")
-    append_more(run.ring, 13)
-    run.checkpoint(10)
-    origin = (tmp_path / "run/replay/origin.json").read_text()
-    shutil.rmtree(tmp_path / "run/replay")
-    (tmp_path / "run/replay").mkdir()
-    (tmp_path / "run/replay/origin.json").write_text(origin)
-    again = RunFolders(tmp_path / "run", tmp_path / "scratch")
-    append_more(again.ring, 1)
-    again.checkpoint(20)
-    expected = content(again.ring)
-    shutil.rmtree(tmp_path / "scratch")
-    assert content(RunFolders(tmp_path / "run", tmp_path / "scratch").ring) == expected
-
-
 # Scratch that is shared with other users.
 
 
@@ -454,29 +429,6 @@ def test_a_snapshot_is_of_the_moment_that_it_was_asked_for(tmp_path):
     assert content(run.ring) == expected
     assert sorted(path.name for path in partial.iterdir()) == ["replay.bin"]
     assert [path.name for path in run.places.checkpoints.iterdir()] == [partial.name]
-
-
-def test_a_snapshot_for_a_checkpoint_that_nobody_writes_is_not_taken(tmp_path):
-    run = RunFolders(tmp_path / "run")
-    assert not run.snapshots.take("checkpoint_0000000010")
-    run.checkpoint(10)
-    assert not run.snapshots.take("checkpoint_0000000010"), "complete already"
-    assert run.snapshots.written == 1
-
-
-def test_rows_that_cannot_be_made_durable_make_no_snapshot(tmp_path, monkeypatch):
-    run = RunFolders(tmp_path / "run")
-    append_more(run.ring, 12)
-
-    def fail():
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(run.ring, "make_durable", fail)
-    partial = kept_checkpoints.begin(run.places.checkpoints, 10)
-    assert run.snapshots.take("checkpoint_0000000010")
-    run.snapshots.close(10.0)
-    assert list(partial.iterdir()) == []
-    assert "No space left" in run.snapshots.error
 
 
 def test_rows_that_are_overwritten_while_they_are_written_make_no_snapshot(tmp_path, monkeypatch):

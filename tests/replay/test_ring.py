@@ -20,14 +20,6 @@ def held_transitions(ring):
     return [tuple(int(value) for value in ring.observation[0][row]) for row in rows]
 
 
-def test_steps_are_counted_once_and_come_out_as_they_went_in(tmp_path):
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
-    for number in range(3):
-        assert ring.append(numbered_segment(number=number, steps=5))
-    assert (ring.env_steps, ring.ring_steps, ring.filled_rows, ring.segments) == (15, 15, 18, 3)
-    assert held_transitions(ring) == [(0, episode, step) for episode in range(3) for step in range(5)]
-
-
 def test_a_segment_sent_again_is_dropped_and_one_that_comes_too_early_is_refused(tmp_path):
     ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
     assert ring.append(numbered_segment(number=0))
@@ -37,25 +29,6 @@ def test_a_segment_sent_again_is_dropped_and_one_that_comes_too_early_is_refused
     assert ring.append(numbered_segment(number=0, incarnation=2)), "a restarted worker counts from 0"
     assert not ring.append(numbered_segment(number=2, incarnation=1)), "its earlier process is gone"
     assert ring.env_steps == 15
-
-
-def test_the_oldest_steps_give_way(tmp_path):
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 20)
-    for number in range(7):
-        ring.append(numbered_segment(number=number, steps=5))
-    assert ring.env_steps == 35
-    assert ring.filled_rows == 20
-    # 20 rows: 3 whole segments of 6, and the last 2 rows of the one before, with one transition.
-    assert held_transitions(ring) == [(0, 3, 4)] + [(0, e, s) for e in (4, 5, 6) for s in range(5)]
-    assert ring.ring_steps == 16
-
-
-def test_a_capacity_of_n_episodes_holds_n_episodes_of_full_length(tmp_path):
-    episodes, horizon = 4, 5
-    ring = Ring.open(tmp_path / "ring", LAYOUT, episodes * (horizon + 1))
-    for number in range(9):
-        ring.append(numbered_segment(number=number, steps=horizon))
-    assert ring.ring_steps == episodes * horizon
 
 
 def test_reopening_finds_everything_again(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
-from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import NothingToDrawError, first_drawable
@@ -55,15 +54,6 @@ def test_every_row_is_a_true_transition(ring):
     np.testing.assert_array_equal(batch.reward.reshape(-1), 1000 * ids[:, 1] + ids[:, 2])
     np.testing.assert_array_equal(batch.observation[1][..., 0, 0].reshape(-1), ids[:, 2])
     np.testing.assert_array_equal(batch.next_observation[1][..., 0, 0].reshape(-1), next_ids[:, 2])
-
-
-def test_the_discount_is_zero_in_terminating_transitions_only(ring):
-    batch = draw_transitions(ring, np.random.default_rng(2), 50, 64)
-    rows = ring.held_rows[ring.discount[ring.held_rows] == 0]
-    terminating = {tuple(ring.observation[0][row]) for row in rows if ring.steps_left[row] > 0}
-    drawn = {tuple(row) for row in batch.observation[0].reshape(-1, 3)[batch.discount.reshape(-1) == 0]}
-    assert drawn == terminating
-    assert len(terminating) > 3
 
 
 def test_transitions_are_drawn_uniformly(ring):
@@ -276,12 +266,6 @@ def test_returns_travel_are_stored_and_are_drawn_with_their_steps(tmp_path):
     assert ring.verify() > 0, "checksums cover them"
 
 
-def test_a_ring_without_returns_is_refused_where_they_are_wanted(tmp_path):
-    Ring.open(tmp_path / "ring", LAYOUT, 60)
-    with pytest.raises(UserError, match="or start a new run"):
-        Ring.open(tmp_path / "ring", dataclasses.replace(LAYOUT, returns=Column("return", (), "float32")), 60)
-
-
 # What is held out.
 
 
@@ -319,16 +303,6 @@ def test_it_is_uniform_by_rejection_as_well(tmp_path):
         _, counts = np.unique(ids, axis=0, return_counts=True)
         assert len(counts) == steps
         assert_uniform(counts)
-
-
-def test_sequences_are_of_one_kind_and_their_step_types_are_true(tmp_path):
-    ring = ring_with_held_out(tmp_path / "ring")
-    for held_out in (False, True):
-        batch = draw_sequences(ring, np.random.default_rng(11), 4, 64, length=5, held_out=held_out)
-        ids = batch.observation[0]
-        assert {number % 4 == 3 for number in ids[..., 1].reshape(-1).astype(int)} == {held_out}
-        np.testing.assert_array_equal(batch.step_type, np.where(ids[..., 2] == 0, 0, np.where(ids[..., 2] == 5, 2, 1)))
-        assert batch.step_type.dtype == np.int32
 
 
 def test_what_is_held_out_is_counted_while_old_rows_go_and_after_a_restart(tmp_path):

@@ -269,14 +269,6 @@ def test_policies_of_a_life_that_is_lost_are_deleted(tmp_path: Path) -> None:
     check(paths)
 
 
-def test_policies_of_a_life_without_any_checkpoint_are_deleted(tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        Life(tmp_path, 1, GROWING, frozenset(), False, kill_at=18).run()
-    assert len(names_of(tmp_path)) == 6
-    Life(tmp_path, 2, SECOND, frozenset(), False)
-    assert names_of(tmp_path) == []
-
-
 def test_policies_of_another_start_that_has_the_run_now_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as where a trainer goes back that was taken to be dead."""
     paths = killed_after_improving(tmp_path)

@@ -113,18 +113,6 @@ def test_it_saves_before_it_ends_for_an_agent_that_was_replaced(monkeypatch: pyt
     assert sac_train.train(role) == EXIT_RESUMABLE  # type: ignore[arg-type]
 
 
-def test_a_ring_goes_back_to_the_header_that_stayed(tmp_path: Path) -> None:
-    run = RunFolders(tmp_path)
-    run.ring.extend([numbered_segment(number=0, steps=10, iteration=0)])
-    assert run.snapshots.take("checkpoint_0000000020", is_far=True)
-    run.snapshots.close(20.0)
-    run.ring.extend([numbered_segment(number=1, steps=10, iteration=0)])
-    assert [path.name for path in run.places.checkpoints.iterdir()] == ["checkpoint_0000000020"]
-    again = RunFolders(tmp_path, from_checkpoint=True)
-    assert again.ring.env_steps == 10
-    again.snapshots.close(20.0)
-
-
 def test_two_are_kept_and_names_of_something_else_and_moved_directories_are_refused(tmp_path: Path) -> None:
     run = RunFolders(tmp_path / "run")
     run.ring.extend([numbered_segment(number=0, steps=10, iteration=0)])

@@ -13,7 +13,6 @@ from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.waiting import until
 from tfagents_system.agents.agent import set_fixed_alpha
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.normalization import RewardScale
 from tfagents_system.errors import UserError
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.run_files import kept_checkpoints
@@ -44,15 +43,6 @@ def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_pa
     for a, b in zip(agent.critics[0].variables, other.critics[0].variables, strict=True):
         moments = [agent_.get_slot(v, "m") for agent_, v in ((agent.critic_optimizer, a), (other.critic_optimizer, b))]
         np.testing.assert_array_equal(*moments)
-
-
-def test_the_last_two_checkpoints_are_kept(tmp_path):
-    agent = build()
-    checkpoints, _ = checkpoints_of(tmp_path, agent)
-    for _ in range(3):
-        agent.train_step_counter.assign_add(10)
-        checkpoints.save(5.0, {}, wait=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint_0000000020", "checkpoint_0000000030"]
 
 
 def test_no_agent_begins_anew_where_the_run_has_lost_its_checkpoints(tmp_path):
@@ -138,14 +128,6 @@ def test_a_checkpoint_of_another_agent_is_refused_in_words(tmp_path, before, aft
         UserError, match=r"TrainParams have different agents \(.* and .*\): .*choose another SAC_EXP_NAME"
     ):
         checkpoints_of(tmp_path, build(**after))[0].restore()
-
-
-def test_rewards_that_are_not_scaled_any_more_are_another_agent(tmp_path):
-    agent = build()
-    agent.reward_scale = RewardScale()
-    checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
-    with pytest.raises(UserError, match="have different agents"):
-        checkpoints_of(tmp_path, build())[0].restore()
 
 
 def test_an_alpha_that_is_fixed_is_that_of_the_params_not_of_the_checkpoint(tmp_path):

@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Collection
 
-import numpy as np
 from absl import logging
 
 from tfagents_system.agents.iteration_counts import updates_due
@@ -20,7 +19,6 @@ from tfagents_system.transport.segments import Segment
 from tfagents_system.transport.tables import AS_DUE, Request
 
 _ASK_SECS = 1.0
-_ITERATIONS_APART = 2  # That workers are at most, while none is late.
 
 
 class Pacing(abc.ABC):
@@ -55,8 +53,7 @@ class Pacing(abc.ABC):
 class Lockstep(Pacing):
     """Iteration i is drawn when all workers that are waited for have collected it.
 
-    Those are the planned ones from the start, others from their first segment on, and those that were at work before a
-    restart of the replay server. One that is `straggler_secs`
+    Those are the planned ones from the start, and others from their first segment on. One that is `straggler_secs`
     later than the first one is left out until its next segment arrives; one that has left, at once.
 
     Args:
@@ -66,7 +63,6 @@ class Lockstep(Pacing):
       clock: Seconds; monotonic.
       has_left: Whether a worker said that it has stopped; asked once a second at most. It reads no files itself.
       updates_per_env_step: See Pacing.
-      planned_only: Nobody else was at work before a restart: an earlier start may have had more workers.
     """
 
     def __init__(
@@ -77,8 +73,6 @@ class Lockstep(Pacing):
         clock: Callable[[], float] = time.monotonic,
         has_left: Callable[[int], bool] = lambda worker_id: False,
         updates_per_env_step: float | None = None,
-        *,
-        planned_only: bool = False,
     ) -> None:
         self.updates_per_env_step = updates_per_env_step
         self._ring = ring
@@ -86,15 +80,10 @@ class Lockstep(Pacing):
         self._clock = clock
         self._has_left = has_left
         self._ask_at = -math.inf
-        self._waited_for = set(range(num_workers)) | (set() if planned_only else self._at_work())
+        self._waited_for = set(range(num_workers))
         self._known = set(self._waited_for)
         # Of each iteration that is asked for, when its first worker was seen done: two are asked for in turn.
         self._first_done: dict[int, float] = {}
-
-    def _at_work(self) -> set[int]:
-        """Workers of whom the ring has one of the newest iterations."""
-        done = self._ring.iterations_done
-        return set(np.flatnonzero(done >= max(0, int(done.max()) - _ITERATIONS_APART)).tolist())
 
     def heard(self, worker_id: int) -> None:
         """The worker is waited for from now on, or again."""

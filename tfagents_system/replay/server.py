@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import reverb
 import reverb.platform.checkpointers_lib
@@ -160,29 +161,27 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
     )
 
 
-def with_priorities(settings: DrawSettings, params: TrainParamsBase, ring: Ring) -> DrawSettings:
-    """Settings that draw by the priorities of a ring's rows, where the run is to have some."""
-    if not settings.form.is_prioritized:
-        discard(ring.folder)  # They would be of other rows when they are asked for again.
-        return settings
-    beta, priorities = Schedule.of(params.priority_beta), Priorities(ring, float(params.priority_exponent or 0))
-    return dataclasses.replace(settings, prioritized=Prioritized(priorities), beta=beta)
-
-
 def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
     """With the run's priorities, prior data, and an environment that says what goals are worth, if it has them."""
-    settings = with_priorities(draw_settings(role.params, layout, role.seed), role.params, ring)
+    params, settings = role.params, draw_settings(role.params, layout, role.seed)
+    more: dict[str, Any] = {}
+    if settings.form.is_prioritized:
+        priorities = Priorities(ring, float(params.priority_exponent or 0))
+        more = {"prioritized": Prioritized(priorities), "beta": Schedule.of(params.priority_beta)}
+    else:
+        discard(ring.folder)  # They would be of other rows when they are asked for again.
     if settings.form.hindsight is not None:
         # Behind the ids of all workers: ports and folders that an environment derives from its id are its own.
         env_id = role.max_workers * role.variables.envs_per_worker
-        goals = make_goal_environment(role.params, env_id, role.derived_seed(GOAL_STREAM))
-        settings = dataclasses.replace(settings, goals_at=goals.at)
-    if not iteration_counts.has_prior_data(role.params):
-        return settings
-    prior = open_prior(role.paths.prior_data, layout)
-    samples = iteration_counts.prior_samples(role.params)
-    taken = taken_by(role.paths)
-    return dataclasses.replace(settings, prior=PriorData(prior, samples, taken.env_steps if taken is not None else 0))
+        more["goals_at"] = make_goal_environment(params, env_id, role.derived_seed(GOAL_STREAM)).at
+    if iteration_counts.has_prior_data(params):
+        taken = taken_by(role.paths)
+        more["prior"] = PriorData(
+            open_prior(role.paths.prior_data, layout),
+            iteration_counts.prior_samples(params),
+            taken.env_steps if taken is not None else 0,
+        )
+    return dataclasses.replace(settings, **more)
 
 
 def _pacing(role: Role, ring: Ring) -> Pacing:
@@ -197,7 +196,6 @@ def _pacing(role: Role, ring: Ring) -> Pacing:
         straggler_secs,
         has_left=role.has_left,
         updates_per_env_step=updates_ratio(params),
-        planned_only=role.deterministic,
     )
 
 
