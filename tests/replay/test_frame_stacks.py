@@ -7,7 +7,7 @@ from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.frames_for_tests import recorded_envs
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import first_drawable
-from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
+from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
@@ -150,16 +150,3 @@ def test_the_snapshot_tells_damage_of_a_piece_that_is_cut_within_its_history(tmp
     ring.observation[0][ring.oldest_row, 0, 0, 0] ^= 1
     ring.rollback(snapshot)
     assert ring.verify() > 0
-
-
-def test_a_history_before_an_episodes_start_is_refused(tmp_path):
-    segment = next(each for each in Collected(tmp_path, 3, 6, 5000).segments if each.history)
-    layout = Layout.from_specs(
-        {"camera": np.zeros((3, 4, 2), np.uint8), "place": np.zeros(3, np.float32)}, np.zeros(1, np.float32)
-    )
-    for field, change in (("starts_episode", True), ("history", -1), ("history", 3)):
-        wrong = segment.to_wire()
-        header = {"starts_episode": 5, "history": 7}[field]
-        wrong[0][0, header] = wrong[0][0, header] | 2 if field == "starts_episode" else change
-        with pytest.raises(MalformedSegmentError):
-            Segment.from_wire(wrong, layout)

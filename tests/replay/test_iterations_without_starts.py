@@ -45,13 +45,3 @@ def test_who_waits_for_the_next_iteration_is_told_why_nothing_was_trained(server
     told = server.service.waiting_for
     assert told is not None and told.startswith("iteration 1 of workers [0]; nothing to train on so far, no sample")
     assert "raise env_steps_per_iter" in told
-
-
-def test_a_fixed_number_of_updates_waits_for_starts_and_says_so(server):
-    collect(server, 0, deferred=4)
-    ask(server, 0, count=3)
-    server.turn_until(lambda: server.ring.env_steps == 4)
-    server.turn()
-    assert (server.service.waiting_for or "").startswith("experience to train on, no sample starts yet at what the")
-    collect(server, 1)
-    assert take_block(server, server.connection.reader(tables.BLOCKS)).count == 3

@@ -46,20 +46,6 @@ def test_reopening_finds_everything_again(tmp_path):
     assert again.worker(0).iteration_done == NEVER
 
 
-def test_a_crash_in_the_middle_of_an_append_leaves_no_torn_row(tmp_path, monkeypatch):
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 20)
-    for number in range(3):
-        ring.append(numbered_segment(number=number))
-    monkeypatch.setattr(ring, "_commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        ring.append(numbered_segment(number=3, episode=77))
-    again = Ring.open(tmp_path / "ring", LAYOUT, 20)
-    assert held_transitions(again) == [(0, e, s) for e in (0, 1, 2) for s in range(5)]
-    assert again.verify() == 0
-    assert again.env_steps == 15
-    assert again.append(numbered_segment(number=3, episode=77)), "it was not stored, so it is taken when sent again"
-
-
 @pytest.mark.parametrize("columns_written", range(7))
 def test_a_crash_between_two_columns_leaves_all_that_is_held_as_it_was(tmp_path, monkeypatch, columns_written):
     ring = filled_ring(tmp_path / "ring", segments=13)

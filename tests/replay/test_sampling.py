@@ -199,29 +199,6 @@ def test_three_steps_by_hand_in_an_episode_that_terminates(tmp_path):
     }
 
 
-def test_three_steps_by_hand_where_a_time_limit_or_a_segments_end_cuts(tmp_path):
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
-    ring.append(rewarded_segment([10, 20, 30], ends_episode=False))
-    ring.append(rewarded_segment([40, 50], number=1, first_step=3))
-    assert n_step_transitions(ring, 3, 0.5) == {
-        (0, 0, 0): (10 + 0.5 * 20 + 0.25 * 30, 0.25, 3),
-        (0, 0, 1): (20 + 0.5 * 30, 0.5, 3),  # Two steps are left in the segment: the third is in the next one.
-        (0, 0, 2): (30.0, 1.0, 3),
-        (0, 0, 3): (40 + 0.5 * 50, 0.5, 5),
-        (0, 0, 4): (50.0, 1.0, 5),
-    }
-
-
-def test_discounts_of_the_environment_weight_what_comes_after_them(tmp_path):
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
-    segment = rewarded_segment([1, 2, 4])
-    segment.discount = np.array([0.5, 0.25, 1.0], np.float32)
-    ring.append(segment)
-    transitions = n_step_transitions(ring, 3, 0.8)
-    expected = 1 + 0.8 * 0.5 * 2 + 0.8**2 * 0.5 * 0.25 * 4, 0.8**2 * 0.5 * 0.25, 3
-    np.testing.assert_allclose(transitions[0, 0, 0], expected, rtol=1e-6)
-
-
 def test_nothing_behind_a_segment_is_read(tmp_path):
     ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
     ring.append(rewarded_segment([1, 2, 3]))
@@ -289,18 +266,6 @@ def test_training_gets_all_but_what_is_held_out_uniformly_and_validation_the_res
         batch = draw_transitions(ring, np.random.default_rng(9), 5 * steps, 64, held_out=held_out)
         assert {number % share == share - 1 for number in episodes_of(batch)} == {held_out}
         _, counts = np.unique(batch.observation[0].reshape(-1, 3), axis=0, return_counts=True)
-        assert len(counts) == steps
-        assert_uniform(counts)
-
-
-def test_it_is_uniform_by_rejection_as_well(tmp_path):
-    ring = ring_with_held_out(tmp_path / "ring", share=4, segments=300, capacity=1500)
-    rng = np.random.default_rng(10)
-    for held_out, steps in ((False, ring.training_steps), (True, ring.held_out_steps)):
-        size = steps // 4  # Fewer than there are: else they are listed.
-        draws = [draw_transitions(ring, rng, 1, size, held_out=held_out) for _ in range(400)]
-        ids = np.concatenate([batch.observation[0].reshape(-1, 3) for batch in draws])
-        _, counts = np.unique(ids, axis=0, return_counts=True)
         assert len(counts) == steps
         assert_uniform(counts)
 

@@ -227,25 +227,6 @@ def test_without_episodes_nothing_is_evaluated_and_nobody_waited_for(tmp_path: P
     assert run.published == [] and run.rows() == [] and run.best == []
 
 
-def test_the_last_policy_is_evaluated_after_the_one_before(tmp_path: Path, now: list[float]) -> None:
-    run = Run(tmp_path, num_workers=1, num_iter=25)
-    run.iterate(20)
-    run.iterate(25)
-    assert run.published == [20]
-    trainer, state = run.trainer, run.trainer._state
-    trainer._connect = trainer._begin = trainer.save_finally = lambda: None
-    trainer._export.has_model = lambda: True
-    take = trainer._reports.take
-
-    def evaluate_and_take() -> None:
-        run.tell(0, trainer._evaluations.version, [1.0] * 4)
-        take()
-
-    trainer._reports.take = evaluate_and_take
-    trainer.run()
-    assert state.iteration == 25 and [row["iteration"] for row in run.rows()] == [20, 25]
-
-
 def test_going_back_brings_back_what_was_best_up_to_there(tmp_path: Path, now: list[float]) -> None:
     """Of an evaluation that ended after the checkpoint, too; what is best later is lost with the later rows."""
     run = Run(tmp_path, num_workers=1, checkpoint_period_iters=1000)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.specs import tensor_spec
 
 from tests.support.tiny_agents import ACTION, OBSERVATION, TinyParams
 from tfagents_system.agents.agent import make_agent, statistics_of
@@ -62,20 +61,6 @@ def test_weights_alpha_and_moments_begin_again_and_statistics_and_counters_stay(
     assert float(old.log_alpha) == TinyParams.sac_log_alpha and int(old.train_step_counter) == 7
     of_optimizers = [variable.numpy() for optimizer, _ in old.optimized for variable in optimizer.variables()]
     assert len(of_optimizers) > 20 and not any(np.any(value) for value in of_optimizers)
-
-
-@pytest.mark.parametrize("algorithm", ["dqn", "sac_discrete"])
-def test_networks_of_values_are_drawn_anew_too(algorithm):
-    params = Params({"horizon": 5})
-    params.algorithm = algorithm
-    choice = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
-    old, fresh = (make_agent(params, OBSERVATION, choice, tf.Variable(7, dtype=tf.int64)) for _ in range(2))
-    old.redraw(fresh)
-    for part, networks in old.networks().items():
-        np.testing.assert_equal(values(networks), values(fresh.networks()[part]))
-    assert [len(networks) for networks in old.networks().values()] == (
-        [0, 1, 1, 0] if algorithm == "dqn" else [1, 2, 2, 0]
-    )
 
 
 class Resetting(Learner):

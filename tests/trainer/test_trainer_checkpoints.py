@@ -138,18 +138,3 @@ def test_an_alpha_that_is_fixed_is_that_of_the_params_not_of_the_checkpoint(tmp_
         checkpoints_of(tmp_path, agent)[0].restore()
         set_fixed_alpha(agent, params)
         assert float(agent.log_alpha) == expected
-
-
-def test_what_is_called_when_it_is_complete_is_called_once_it_can_be_found(tmp_path, monkeypatch):
-    checkpoints, _ = checkpoints_of(tmp_path, build())
-    found = []
-    checkpoints.save(5.0, {}, lambda: found.append(kept_checkpoints.newest_train_step(tmp_path)), wait=True)
-    assert found == [0]
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(kept_checkpoints, "finish", fail)
-    with pytest.raises(SaveError):
-        checkpoints.save(5.0, {}, lambda: found.append(1), wait=True)
-    assert found == [0]

@@ -188,7 +188,6 @@ class Ring(RingRows):
     counts_init_steps = False
     env_steps = _Counter("env_steps")  # Transitions stored since the run began, those overwritten since included.
     init_steps = _Counter("init_steps")  # Those of them that do not count for the ratio of updates to steps.
-    random_steps = _Counter("random_steps")  # Those of them that belong to the first random episodes.
     total_rows = _Counter("total_rows")  # Rows stored since the run began: the number that the next one gets.
     filled_rows = _Counter("filled_rows")  # Rows that hold an observation.
     segments = _Counter("segments")  # Segments stored since the run began.

@@ -33,7 +33,6 @@ HEADER = np.dtype(
         ("newest_iteration", "<i8"),  # that any step belongs to
         ("iteration_steps", "<i8", (COUNTED_ITERATIONS,)),  # of iteration i at i % their number, see `count_steps`
         ("segments", "<i8"),
-        ("random_steps", "<i8"),  # of the first random episodes; init_steps may have more that do not count
         ("num_workers", "<i8"),  # records in use: those of workers 0 to num_workers - 1
         ("workers", _WORKER, (MAX_WORKERS,)),
     ]
@@ -94,7 +93,6 @@ def count_steps(header: np.ndarray, iteration: int, steps: int) -> None:
     header["env_steps"] += steps
     if iteration == INIT_ITERATION:
         header["init_steps"] += steps
-        header["random_steps"] += steps
         return
     newest, counts = int(header["newest_iteration"]), header["iteration_steps"]
     if iteration > newest:
@@ -142,7 +140,7 @@ def begin_run(header: np.ndarray, mark: int, env_steps: int, counted_steps: int)
     """
     header["run"] = mark
     header["env_steps"], header["init_steps"] = env_steps, env_steps - counted_steps
-    header["random_steps"] = header["segments"] = header["iteration_steps"] = header["num_workers"] = 0
+    header["segments"] = header["iteration_steps"] = header["num_workers"] = 0
     header["newest_iteration"] = INIT_ITERATION
     header["workers"] = empty(int(header["layout"]))["workers"]
 

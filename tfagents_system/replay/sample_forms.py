@@ -128,10 +128,10 @@ class TransitionForm(SampleForm):
             if self.hindsight is not None and self.hindsight.count(settings.batch_size):
                 assert settings.goals is not None, "hindsight needs the environment's functions of goals"
                 relabelled = Relabelled(ring, rng, rows, shape, self.hindsight, settings.goals)
-            found = self._experience(ring, rows, settings.discount, relabelled)
-            next_rows = (rows + found.n_steps) % ring.num_rows
-            reward, discount = found.transition() if self.races is None else self._race(found, rng, of_steps)
-            del found  # Before the large arrays come: freed behind them, it makes the heap shrink each time.
+            ahead = self._experience(ring, rows, settings.discount, relabelled)
+            next_rows = (rows + ahead.n_steps) % ring.num_rows
+            reward, discount = ahead.transition() if self.races is None else self._race(ahead, rng, of_steps)
+            del ahead  # Before the large arrays come: freed behind them, it makes the heap shrink each time.
             of_steps |= {"reward": reward, "discount": discount}
             drawn = Transitions(
                 observation=_take_observation(ring, rows, shape, stack),
@@ -155,23 +155,23 @@ class TransitionForm(SampleForm):
         reward, discount = ([column[k] for k in behind] for column in (ring.reward, ring.discount))
         if relabelled is not None:
             relabelled.judge(reward, discount)
-        found = experience(reward, discount, steps_left, gamma, explored)
+        ahead = experience(reward, discount, steps_left, gamma, explored)
         if ring.potential is None:
-            return found
-        next_rows = (rows + found.n_steps) % ring.num_rows
-        return dataclasses.replace(found, potential=ring.potential[rows], next_potential=ring.potential[next_rows])
+            return ahead
+        next_rows = (rows + ahead.n_steps) % ring.num_rows
+        return dataclasses.replace(ahead, potential=ring.potential[rows], next_potential=ring.potential[next_rows])
 
     def _race(
-        self, found: Experience, rng: np.random.Generator, of_steps: dict[str, np.ndarray]
+        self, ahead: Experience, rng: np.random.Generator, of_steps: dict[str, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rewards and discounts `[N]` of mini-races at drawn times; these times become arrays of the samples, too."""
         assert self.races is not None
-        t = draw_times(rng, len(found.rewards[0]), self.races)
+        t = draw_times(rng, len(ahead.rewards[0]), self.races)
         of_steps["horizon_time"] = (t / self.races.steps).astype(np.float32)
-        of_steps["next_horizon_time"] = ((t + found.n_steps) / self.races.steps).astype(np.float32)
+        of_steps["next_horizon_time"] = ((t + ahead.n_steps) / self.races.steps).astype(np.float32)
         if "row" in of_steps:
             of_steps["row"][t >= self.races.steps - RACE_END_STEPS] = NO_ROW
-        return mini_race(found, t, self.races.steps)
+        return mini_race(ahead, t, self.races.steps)
 
 
 @dataclasses.dataclass(frozen=True)

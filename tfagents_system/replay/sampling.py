@@ -170,11 +170,11 @@ def draw(
     prior, drawn, prioritized = settings.prior, list[Samples](), settings.prioritized
     rings = (ring, ring) if prior is None or held_out else (prior.ring if is_offline else ring, prior.ring)
     sizes = [settings.batch_size] if prior is None else [settings.batch_size - prior.samples, prior.samples]
-    for each, size in zip(rings, sizes, strict=False):
-        if prioritized is not None and (each is not ring or held_out):
+    for source, size in zip(rings, sizes, strict=False):
+        if prioritized is not None and (source is not ring or held_out):
             prioritized = dataclasses.replace(prioritized, priorities=None)
         part = dataclasses.replace(settings, batch_size=size, prioritized=prioritized)
-        drawn.append(part.form.draw(each, rng, part, num_minibatches, held_out=held_out))
+        drawn.append(part.form.draw(source, rng, part, num_minibatches, held_out=held_out))
     if prioritized is not None:
         _scale_weights(drawn)
     return [array for samples in drawn for array in samples.to_arrays()]

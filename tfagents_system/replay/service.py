@@ -118,12 +118,12 @@ class ReplayService:
         """The TD errors of drawn steps become their priorities."""
         while (arrays := self._td_errors.get(0)) is not None:
             try:
-                found = tables.TdErrors.from_wire(arrays)
+                message = tables.TdErrors.from_wire(arrays)
             except tables.MalformedMessageError as error:
                 self._refuse("message of TD errors", error)
                 continue
             with self._ring.lock:
-                priorities.measure(found.rows.reshape(-1), found.errors.reshape(-1))
+                priorities.measure(message.rows.reshape(-1), message.errors.reshape(-1))
 
     def drain(self, secs: float) -> None:
         """Takes in the segments still on their way, when the run stops."""

@@ -179,15 +179,15 @@ def differences(
         unasked |= {OPTIONAL_COLUMNS[name].name for name in ("potential", "returns") if getattr(ours, name) is None}
 
     def kinds(layout: Layout) -> dict[str, str]:
-        columns = (each for each in layout.columns if each.name not in unasked)
-        return {each.name: f"{each.dtype} {list(each.shape)}{_of_count(each)}" for each in columns}
+        columns = (column for column in layout.columns if column.name not in unasked)
+        return {column.name: f"{column.dtype} {list(column.shape)}{_of_count(column)}" for column in columns}
 
-    own, other = kinds(ours), kinds(theirs)
-    names = [*own, *(name for name in other if name not in own)]
+    first, second = kinds(ours), kinds(theirs)
+    names = [*first, *(name for name in second if name not in first)]
     return [
-        f"{name}: {words[0]} {own.get(name, 'none')}, {words[1]} {other.get(name, 'none')}"
+        f"{name}: {words[0]} {first.get(name, 'none')}, {words[1]} {second.get(name, 'none')}"
         for name in names
-        if own.get(name) != other.get(name)
+        if first.get(name) != second.get(name)
     ]
 
 

@@ -199,7 +199,7 @@ class BestEpisodes:
         )
         if any(path == other for _, other in kept):  # A deterministic run has collected it again after a restart.
             return
-        ranked = sorted([*kept, (episode.episode_return, path)], key=lambda each: -each[0])
+        ranked = sorted([*kept, (episode.episode_return, path)], key=lambda file: -file[0])
         self._kept = ranked[: self._count]
         if any(path == other for _, other in self._kept):
             self._folder.mkdir(exist_ok=True)
@@ -209,13 +209,13 @@ class BestEpisodes:
 
     def _found(self) -> list[tuple[float, Path]]:
         """Those of earlier starts."""
-        found = []
+        files = []
         for path in sorted(self._folder.glob(f"return_*{SUFFIX}")):
             try:
-                found.append((load_episode(path, "file").episode_return, path))
+                files.append((load_episode(path, "file").episode_return, path))
             except UserError as error:
                 logging.error("%s", error)
-        return sorted(found, key=lambda each: -each[0])
+        return sorted(files, key=lambda file: -file[0])
 
 
 class WorkerReports:

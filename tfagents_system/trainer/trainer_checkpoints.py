@@ -170,10 +170,10 @@ class TrainerCheckpoints:
         def finish() -> None:
             try:
                 self._wait_for_replay(partial, replay_secs)
-                found = kept_checkpoints.finish(partial, train_step, iteration, further, self._signature)
+                checkpoint = kept_checkpoints.finish(partial, train_step, iteration, further, self._signature)
                 if self._record is not None:
                     kept_checkpoints.remember(self._record, train_step)
-                kept_checkpoints.prune(self._folder, written=found.folder)
+                kept_checkpoints.prune(self._folder, written=checkpoint.folder)
                 when_complete()
             except OSError as error:
                 self._error = error
