@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
-from tfagents_system.replay import sampling
+from tfagents_system.replay import sample_forms
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import NothingToDrawError, first_drawable
 from tfagents_system.transport.segments import Column, MalformedSegmentError, Segment
@@ -71,7 +71,7 @@ class EveryWindow:
         held = ring.held_rows[first_drawable(ring, frame_stack) :]
         self.rows = np.repeat(held[ring.steps_left[held] > 0], size)
         self.places = np.tile(np.arange(size), len(self.rows) // size)
-        monkeypatch.setattr(sampling, "_draw_rows", lambda *args: self.rows)
+        monkeypatch.setattr(sample_forms, "draw_rows", lambda *args: self.rows)
 
     def integers(self, high, size):
         return self.places.reshape(size)
