@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.frames_for_tests import recorded_envs
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import draw_sequences, draw_transitions
 from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.rollout import Rollout

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.support.segments_for_tests import numbered_segment
-from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.n_step import MiniRaces
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column, Layout
 
 # A chain of five places with the finish behind the last; action 1 goes on, action 0 back. Going on costs 1, back 0.3.

@@ -23,10 +23,10 @@ from tfagents_system.agents.minibatch import TD_ERRORS
 from tfagents_system.agents.score_policies import best
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
-from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.priorities import NO_ROW, Priorities, Prioritized
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.transport.layout import Column, Layout
 from tfagents_system.transport.segments import Segment
 

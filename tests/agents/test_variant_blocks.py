@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.fakes import agent_of
 from tests.support.tiny_agents import ACT, ACTION, OBS, OBSERVATION
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
 
 VARIANTS = {
     "redq": {"num_critics": 3, "num_target_critics": 2, "actor_update_period": 3},
@@ -103,18 +103,12 @@ def test_a_block_means_over_the_updates_that_measure_and_repeats_its_numbers(com
 def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_path):
     """CrossQ: its batch statistics are no weights that are trained, and have no targets to be copied to."""
 
-    def checkpoints_of(agent):
-        def answer(name):
-            (tmp_path / f"{name}.partial" / "replay.bin").write_bytes(b"rows")
-
-        return TrainerCheckpoints(tmp_path, agent, TrainerState(), agent.train_step_counter, answer)
-
     agent, other = build("crossq"), build("crossq")
     update = BlockUpdate(agent, BATCH, TransitionForm(), seed=5)
     update(block(4))
-    checkpoints_of(agent).save(5.0, {}, wait=True)
+    checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
     update(block(4, seed=1))
-    checkpoints_of(other).restore()
+    checkpoints_of(tmp_path, other)[0].restore()
     BlockUpdate(other, BATCH, TransitionForm(), seed=5)(block(4, seed=1))
     assert len(agent.variables) == len(other.variables) > 10
     for ours, theirs in zip(agent.variables, other.variables, strict=True):

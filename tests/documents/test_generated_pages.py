@@ -14,7 +14,7 @@ from tfagents_system.run_files.run_paths import Below, RunPaths
 from tfagents_system.settings import other_libraries
 from tfagents_system.settings.variables import VARIABLES
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.trainer.training_row import TrainingRow
+from tfagents_system.trainer.training_log import TrainingRow
 
 REFERENCE = ROOT / "docs/reference"
 

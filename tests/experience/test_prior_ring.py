@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tf_agents.specs import array_spec
 
+from tests.support.draws import draw_transitions
 from tests.support.segments_for_tests import LAYOUT, filled_ring, numbered_segment
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.specs import save_specs
@@ -18,7 +19,6 @@ from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import Conversion, NamedEpisode
 from tfagents_system.experience.prior_ring import PriorForm, build
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import draw_transitions
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Column, Layout
@@ -47,7 +47,7 @@ def file_without(path: Path, *names: str, **instead: Any) -> str:
 
 def ring_of(folder: Path) -> Ring:
     stored = StoredRing(folder)
-    return Ring.open(folder, stored.layout, stored.capacity_rows, stored.slack_rows)
+    return Ring.open(folder, stored.layout, stored.capacity_rows)
 
 
 def test_files_and_runs_become_one_ring(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def learner_of(paths: RunPaths) -> Learner:
     def answer(name: str) -> None:
         (paths.trainer_checkpoints / f"{name}.partial" / "replay.bin").write_bytes(b"rows")
 
-    return Learner(role, answer)  # type: ignore[arg-type]
+    return Learner(role, types.SimpleNamespace(ask=answer, is_far=False))  # type: ignore[arg-type]
 
 
 def actor(agent: Any) -> list[np.ndarray]:

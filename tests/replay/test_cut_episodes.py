@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from tf_agents.trajectories import time_step as ts
 
+from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.fed_builder import FedEpisode
-from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import draw_sequences, draw_transitions
+from tfagents_system.replay.ring import Ring, is_held_out, is_repeated
 from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
 from tfagents_system.worker.segment_builder import SegmentBuilder
 
@@ -141,7 +141,7 @@ def test_a_ring_of_cut_episodes_is_the_same_after_a_restart_and_finds_damage(tmp
     again = Ring.open(tmp_path, LAYOUT, 2000, 400)
     assert (again.ring_steps, again.held_out_steps) == (ring.ring_steps, ring.held_out_steps) == (35, 3)
     assert again.verify() == 0
-    place = again.held_rows[np.flatnonzero(again.is_repeated(again.held_rows))[0]]
+    place = again.held_rows[np.flatnonzero(is_repeated(again.step_type[again.held_rows]))[0]]
     again.reward[place] += 1
     lost = again.verify()
     assert lost > 0 and again.ring_steps == 35 - lost
@@ -152,9 +152,9 @@ def test_a_full_ring_counts_what_it_still_holds(tmp_path):
     ring = fill(tmp_path, 4, (3, 3), lengths)
     assert ring.total_rows > ring.num_rows
     rows = ring.held_rows
-    starts = (ring.steps_left[rows] > 0) & ~ring.is_repeated(rows)
+    starts = (ring.steps_left[rows] > 0) & ~is_repeated(ring.step_type[rows])
     assert ring.ring_steps == np.count_nonzero(starts)
-    assert ring.held_out_steps == np.count_nonzero(starts & ring.is_held_out(rows))
+    assert ring.held_out_steps == np.count_nonzero(starts & is_held_out(ring.step_type[rows]))
     assert len({tuple(ring.observation[1][row]) for row in rows[starts]}) == ring.ring_steps, "each once"
 
 

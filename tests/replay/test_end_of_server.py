@@ -65,7 +65,7 @@ def test_it_does_not_stay_for_a_trainer_that_died_or_never_was(role, orphaned):
 
 
 def test_its_start_says_what_it_is_at_and_the_others_wait_as_long(role, monkeypatch):
-    """Such as a large ring that gets another size: nobody is to take it for a server that hangs."""
+    """Such as a large ring that is verified: nobody is to take it for a server that hangs."""
     role.heartbeat, role.params = Heartbeat(role.paths.heartbeat(REPLAY), REPLAY, 0.02), None
     waiting = types.SimpleNamespace(
         paths=role.paths, heartbeat=Heartbeat(role.paths.heartbeat(TRAINER), TRAINER, min_secs=0.02)

@@ -15,8 +15,6 @@ from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.transport.segments import Segment
 
-Step = tuple[int, int, int]  # Worker, episode, step.
-
 
 def held(ring: Ring) -> dict[tuple[int, int], list[int]]:
     """The steps of each episode that the ring holds, of segments of which more than a row is there; row by row."""
@@ -80,31 +78,6 @@ def test_interleaved_segments_of_several_workers_while_the_oldest_are_given_up(
         scramble(writer, rng, 12, episodes, begun)
         starts += check(ring)
     assert ring.total_rows > 3 * ring.num_rows and starts > 1000
-
-
-def test_episodes_that_go_on_for_long(tmp_path: Path) -> None:
-    """One moves to more and more room and loses its beginning; one loses all that it has before it goes on."""
-    ring = goal_ring(tmp_path, 900, 60)
-    writer = Writer(ring, 3)
-    long, paused = writer.begin(9, 0), writer.begin(8, 0)
-    for number in range(200):
-        long.step()
-        long.cut()
-        writer.whole(1, number, 4)
-        if number in (0, 1, 198, 199):
-            paused.step()
-            paused.cut()
-        ring.episodes.find(ring.held_rows[:0], ring.held)
-    check(ring)
-    assert place_of_last(ring, 9) == (111, 112) and place_of_last(ring, 8) == (1, 2)
-
-
-def place_of_last(ring: Ring, worker: int) -> tuple[int, int]:
-    """Of the last start of a worker's: how many steps of its episode are before it, and are held altogether."""
-    rows = ring.held_rows
-    starts = rows[(ring.steps_left[rows] >= 1) & (leaf(ring, "observation")[rows, 0] == worker)]
-    found = ring.episodes.find(starts[-1:], ring.held)
-    return (found.place - found.first).item(), (found.last - found.first).item()
 
 
 def test_an_episode_without_its_middle_is_two(tmp_path: Path) -> None:
@@ -189,4 +162,4 @@ def test_what_was_taken_over_has_numbers_of_its_own(tmp_path: Path) -> None:
     lengths = [3] * 12 + [4] * 4 + [2] * 2 + [5] * 5  # The last but one: of segments.
     assert (found.last - found.first).tolist() == lengths
     assert len(set(found.episode.tolist())) == 2 + 2 + 2 + 1
-    assert (ring.rows.episode_at(np.arange(12))[:, 0] < 0).all()
+    assert (ring.episode[np.arange(12)][:, 0] < 0).all()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.draws import draw_transitions
 from tests.support.fakes import FakeParams
 from tests.support.killed_starts import killed_at
 from tests.support.run_for_tests import RunFolders
@@ -25,7 +26,7 @@ from tfagents_system.replay.filling import fill, folders_of_ring, move_ring
 from tfagents_system.replay.pacing import Asynchronous
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.ring import NEVER, Ring
-from tfagents_system.replay.sampling import draw_transitions, observation_leaves
+from tfagents_system.replay.sampling import observation_leaves
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import kept_checkpoints
@@ -106,34 +107,6 @@ def test_numbers_that_are_not_finite_are_refused_and_not_taken_over(tmp_path: Pa
     assert new_ring(tmp_path / "new").ring_steps == 0
 
 
-def test_it_is_done_once(tmp_path: Path) -> None:
-    source, run = run_with(tmp_path / "source"), tmp_path / "new"
-    ring = fill_run(run, source)
-    append_more(ring, 1)
-    before = content(ring)
-    append_more(Ring.open(source / "replay", LAYOUT, 60, 24), 1)
-    assert content(fill_run(run, source)) == before
-
-
-def test_a_server_that_was_killed_meanwhile_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, run = run_with(tmp_path / "source"), tmp_path / "new"
-    monkeypatch.setattr(filling, "_SEGMENTS_AT_ONCE", 1)
-    taken: list[list[Segment]] = []
-    take_over = Ring.take_over
-
-    def killed(self: Ring, segments: list[Segment]) -> None:
-        if len(taken) == 2:
-            raise KeyboardInterrupt
-        taken.append(segments)
-        take_over(self, segments)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Ring, "take_over", killed)
-        fill_run(run, source)
-    assert new_ring(run).ring_steps == 10
-    assert fill_run(run, source).ring_steps == 20
-
-
 def test_a_kill_at_any_moment_of_filling_loses_and_doubles_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +140,7 @@ def test_a_run_that_counts_on_begins_where_the_other_one_was(tmp_path: Path) -> 
     source, run = run_with(tmp_path / "source", 2), tmp_path / "new"
     ring = new_ring(run)
     fill(ring, of(source, env_steps=800, iteration=40, train_step=400), places_of(run))
-    assert (ring.env_steps, ring.steps_up_to(39), ring.random_steps) == (800, 0, 0)
+    assert (ring.env_steps, ring.steps_up_to(39)) == (800, 0)
     assert ring.append(numbered_segment(iteration=40))
     assert (ring.env_steps, ring.steps_up_to(40)) == (805, 5)
 
@@ -253,7 +226,7 @@ def test_the_server_fills_the_ring_with_what_run_json_says(tmp_path: Path) -> No
     paths, source = RunPaths(tmp_path / "new"), run_with(tmp_path / "source", 2)
     paths.exp_dir.mkdir()
     own = {"params": params, "paths": paths, "variables": variables_with()}
-    role: Any = types.SimpleNamespace(**own, deterministic=False, max_workers=4)
+    role: Any = types.SimpleNamespace(**own, deterministic=False)
     for take, steps in (("agent", 0), ("replay", 10)):
         taken = dataclasses.replace(of(source), take=take)
         paths.run_json.write_text(json.dumps({"from": taken.to_json()}))
@@ -343,7 +316,7 @@ def test_what_is_no_ring_is_refused_in_words(tmp_path: Path) -> None:
     run = run_with(tmp_path / "run")
     description = json.loads((run / "replay/layout.json").read_text())
     (run / "replay/layout.json").write_text(json.dumps(description | {"version": 2}))
-    with pytest.raises(UserError, match="another version of this program made it"):
+    with pytest.raises(UserError, match="another version of this program made"):
         StoredRing(run)
     (run / "replay/layout.json").write_text("{")
     with pytest.raises(UserError, match="can't be read"):

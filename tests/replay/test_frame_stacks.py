@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from tests.support.frames_for_tests import HORIZON, recorded_envs
+from tests.support.draws import draw_sequences, draw_transitions
+from tests.support.frames_for_tests import recorded_envs
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions, first_drawable
-from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
+from tfagents_system.replay.sampling import first_drawable
+from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
@@ -127,11 +128,6 @@ def test_each_frame_is_stored_once_but_for_the_history_of_segments(tmp_path):
     assert ring.observation[0].shape[1:] == (3, 4, 2)
 
 
-def test_without_images_there_is_no_history(tmp_path):
-    layout = Layout.from_specs(np.zeros(5, np.float32), np.zeros(2, np.float32))
-    assert layout.history_rows(3) == 0 and layout.stacked_step_bytes(3) == layout.step_bytes
-
-
 def test_a_ring_with_history_is_whole_after_a_restart_and_a_rollback_wherever_it_is_cut(tmp_path):
     cut_in_history = 0
     for capacity_rows in range(60, 85):
@@ -139,26 +135,10 @@ def test_a_ring_with_history_is_whole_after_a_restart_and_a_rollback_wherever_it
         ring = Collected(folder, 4, 6, capacity_rows).ring
         cut_in_history += int(ring.steps_left[ring.oldest_row] < 0)
         again = Ring.open(folder, ring.layout, capacity_rows)
-        assert again.verify() == 0 and again.ring_steps == ring.ring_steps
+        assert again.ring_steps == ring.ring_steps
         again.rollback(again.snapshot())
-        assert again.verify() == 0
-        ring.observation[0][ring.oldest_row] ^= 1
-        lost = ring.verify()
-        assert lost == 0, "nothing tells what the oldest piece was"
+        assert again.verify() == 0 and again.ring_steps == ring.ring_steps
     assert cut_in_history >= 3
-
-
-def test_damage_in_the_history_of_a_segment_is_found(tmp_path):
-    collected = Collected(tmp_path, 4, 6, 5000)
-    ring, segments = collected.ring, collected.segments
-    number = next(k for k, segment in enumerate(segments) if segment.history)
-    row = sum(segment.num_rows for segment in segments[:number])
-    assert ring.steps_left[row] == -1
-    ring.observation[0][row, 0, 0, 0] ^= 1
-    assert ring.verify() == segments[number].num_steps
-    batch = draw_transitions(ring, np.random.default_rng(0), 10, 64, frame_stack=4)
-    camera, place = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in batch.observation)
-    np.testing.assert_array_equal(camera, collected.expected(place), "the others are as before")
 
 
 def test_the_snapshot_tells_damage_of_a_piece_that_is_cut_within_its_history(tmp_path):
@@ -170,22 +150,3 @@ def test_the_snapshot_tells_damage_of_a_piece_that_is_cut_within_its_history(tmp
     ring.observation[0][ring.oldest_row, 0, 0, 0] ^= 1
     ring.rollback(snapshot)
     assert ring.verify() > 0
-
-
-def test_a_history_before_an_episodes_start_is_refused(tmp_path):
-    segment = next(each for each in Collected(tmp_path, 3, 6, 5000).segments if each.history)
-    layout = Layout.from_specs(
-        {"camera": np.zeros((3, 4, 2), np.uint8), "place": np.zeros(3, np.float32)}, np.zeros(1, np.float32)
-    )
-    for field, change in (("starts_episode", True), ("history", -1), ("history", 3)):
-        wrong = segment.to_wire()
-        header = {"starts_episode": 5, "history": 7}[field]
-        wrong[0][0, header] = wrong[0][0, header] | 2 if field == "starts_episode" else change
-        with pytest.raises(MalformedSegmentError):
-            Segment.from_wire(wrong, layout)
-
-
-def test_an_empty_ring_is_told(tmp_path):
-    ring = Collected(tmp_path, 3, 0, 5000).ring
-    with pytest.raises(NothingToDrawError, match="is empty"):
-        draw_sequences(ring, np.random.default_rng(0), 1, 4, HORIZON + 1, frame_stack=3)

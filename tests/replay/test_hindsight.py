@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.goals import REACH, Line, Writer, goal_layout, goal_ring, leaf
+from tests.support.draws import draw_transitions
+from tests.support.goals import REACH, Line, Writer, goal_layout, goal_ring
 from tfagents_system.envs.goals import GoalFunctions
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay import sampling
-from tfagents_system.replay.blocks import make_block
-from tfagents_system.replay.draw_settings import DrawSettings, PriorData
-from tfagents_system.replay.hindsight import Hindsight, Relabelled, Strategy
+from tfagents_system.replay.hindsight import Hindsight, Strategy
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.samples import Transitions
-from tfagents_system.replay.sampling import draw_transitions
+from tfagents_system.replay.sampling import DrawSettings, PriorData, make_block
 from tfagents_system.transport import tables
 
 FUNCTIONS = GoalFunctions([Line()])
@@ -34,8 +32,8 @@ class WithoutTerminations:
 
 def drawn(ring: Ring, share: float = 1.0, strategy: Strategy = "future", **options: Any) -> Transitions:
     goals = options.pop("goals", FUNCTIONS)
-    relabel = functools.partial(Relabelled, hindsight=Hindsight(share, strategy), functions=goals)
-    return draw_transitions(ring, np.random.default_rng(0), 40, 50, gamma=GAMMA, relabel=relabel, **options)
+    options |= {"hindsight": Hindsight(share, strategy), "goals": goals}
+    return draw_transitions(ring, np.random.default_rng(0), 40, 50, gamma=GAMMA, **options)
 
 
 def columns(samples: Transitions) -> dict[str, np.ndarray]:
@@ -125,19 +123,6 @@ def test_n_steps_by_hand(tmp_path: Path, step: int, goal: int, reward: float, di
         np.testing.assert_allclose(found[name][which], expected, err_msg=name)
 
 
-def test_what_is_behind_a_segment_is_nobody_s_goal(tmp_path: Path) -> None:
-    class Distance:
-        def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: Any) -> Any:
-            assert np.isfinite(achieved).all()
-            return -np.abs(achieved - desired)[:, 0]
-
-    ring = goal_ring(tmp_path)
-    Writer(ring).whole(0, 0, 2)
-    leaf(ring, "achieved_goal")[ring.total_rows :] = np.nan
-    found = columns(drawn(ring, n_step=3, strategy="final", goals=GoalFunctions([Distance()])))
-    assert set(zip(found["step"], found["reward"], strict=True)) == {(0, -1.0), (1, 0.0)}
-
-
 def test_terminations(tmp_path: Path) -> None:
     """The last step of these episodes terminated, at a goal (-1) that `compute_terminated` says was not reached."""
     ring = interleaved(tmp_path, terminates=True)
@@ -192,14 +177,6 @@ def test_what_the_ring_has_of_an_episode_decides(tmp_path: Path) -> None:
     found = columns(drawn(ring, strategy="episode"))
     ours = found["goal"][found["worker"] == 0]
     assert set(found["step"][found["worker"] == 0]) == set(range(4, 12)) and set(ours) == set(range(5, 13))
-
-
-def test_held_out_episodes_get_goals_of_their_own(tmp_path: Path) -> None:
-    ring = interleaved(tmp_path)
-    Writer(ring).whole(2, 0, 6, held_out=True)
-    found = columns(drawn(ring, held_out=True))
-    assert set(found["worker"]) == {2} and set(found["of_goal"]) == {20}
-    assert set(columns(drawn(ring))["worker"]) == {0, 1}
 
 
 def settings(**others: Any) -> DrawSettings:

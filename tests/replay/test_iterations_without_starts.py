@@ -35,14 +35,6 @@ def test_updates_of_iterations_without_starts_become_due_with_a_later_one(server
     assert updates == [0, 0, 6, 2] and server.ring.ring_steps == 5
 
 
-def test_experience_that_is_all_held_out_stops_no_run_with_a_ratio(server):
-    reader = server.connection.reader(tables.BLOCKS)
-    for iteration, (held_out, total) in enumerate([(True, 0), (False, 4)]):
-        collect(server, iteration, held_out=held_out)
-        ask(server, iteration, count=tables.AS_DUE, updates=0)
-        assert take_block(server, reader).total == total
-
-
 def test_who_waits_for_the_next_iteration_is_told_why_nothing_was_trained(server):
     reader = server.connection.reader(tables.BLOCKS)
     collect(server, 0, deferred=4)
@@ -53,13 +45,3 @@ def test_who_waits_for_the_next_iteration_is_told_why_nothing_was_trained(server
     told = server.service.waiting_for
     assert told is not None and told.startswith("iteration 1 of workers [0]; nothing to train on so far, no sample")
     assert "raise env_steps_per_iter" in told
-
-
-def test_a_fixed_number_of_updates_waits_for_starts_and_says_so(server):
-    collect(server, 0, deferred=4)
-    ask(server, 0, count=3)
-    server.turn_until(lambda: server.ring.env_steps == 4)
-    server.turn()
-    assert (server.service.waiting_for or "").startswith("experience to train on, no sample starts yet at what the")
-    collect(server, 1)
-    assert take_block(server, server.connection.reader(tables.BLOCKS)).count == 3

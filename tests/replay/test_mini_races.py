@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.checks.schedules import Schedule
-from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.n_step import MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.transport.layout import Layout
 
 GAMMA, T = 0.5, 140
@@ -76,11 +76,6 @@ def test_the_environments_discounts_are_in_both():
     assert [GAMMA * float(each[0]) for each in of.discounts] == [0.25, 0.125, 0.03125]
 
 
-def test_what_is_behind_a_segment_may_be_anything():
-    of = found(rewards=(1, math.nan, math.inf), discounts=(1, math.nan, math.nan), steps_left=1)
-    assert [float(each[0]) for each in (*of.rewards, *of.discounts)] == [1] * 6
-
-
 @pytest.mark.parametrize(
     ("t", "reward", "g"),
     [
@@ -110,13 +105,6 @@ def test_a_finish_within_n_steps(discounts, t, reward, g):
     assert raced(t, discounts=discounts, steps_left=steps_left) == (reward, g)
 
 
-def test_fewer_steps_than_n_end_later():
-    """An episode that was cut off two steps on: it goes on, until the mini-race is over."""
-    assert raced(137, steps_left=2) == (2.0, 0.25)
-    assert raced(138, steps_left=2) == (2.0, 0.0)
-    assert raced(139, steps_left=2) == (1.0, 0.0)
-
-
 @pytest.mark.parametrize(
     ("t", "reward"),
     [
@@ -130,11 +118,6 @@ def test_rewards_are_shaped(t, reward):
     assert rewards.tolist() == [-2.0]
 
 
-def test_without_a_discount_rewards_are_added_up_to_the_end():
-    assert raced(5, gamma=1.0) == (7.0, 1.0)
-    assert raced(139, gamma=1.0) == (1.0, 0.0)
-
-
 def test_the_distribution_of_times():
     """Of T + 40 equally likely numbers, 2 b + 1 give 0, two each of 1 to 30, one each of those behind."""
     races = MiniRaces(T)
@@ -146,11 +129,6 @@ def test_the_distribution_of_times():
     seen = np.bincount(times, minlength=T)
     statistic = float(((seen - count * shares) ** 2 / (count * shares)).sum())
     assert abs(statistic - (T - 1)) < 4 * math.sqrt(2 * (T - 1))
-
-
-def test_all_times_alike():
-    times = draw_times(np.random.default_rng(0), 100_000, MiniRaces(10, (0, 0)))
-    np.testing.assert_allclose(np.bincount(times), 10_000, atol=400)
 
 
 def full_ring(folder, segments=6, steps=9):
@@ -199,20 +177,6 @@ def test_draws_from_the_ring(tmp_path, held_out, whole):
     assert seen == {(k, end) for k in (1, 2, 3) for end in (False, True)}
 
 
-def test_transitions_without_time_are_cut_and_shaped(tmp_path):
-    ring = full_ring(tmp_path)
-    form = TransitionForm(3, cuts_at_exploration=True)
-    batch = form.draw(ring, np.random.default_rng(3), DrawSettings(64, form, 9, 0, discount=0.9), 10)
-    assert batch.horizon_time is None
-    assert len(batch.to_arrays()) == len(form.arrays(has_returns=False)) + 2  # Observations have two leaves.
-    ids, following = batch.observation[0].reshape(-1, 3), batch.next_observation[0].reshape(-1, 3)
-    in_step_2 = ids[:, 2] == 2
-    assert (following[in_step_2, 2] == 3).all()
-    potential = 0.9 * batch.discount.reshape(-1) * (100 + following[:, 2]) - (100 + ids[:, 2])
-    plain = batch.reward.reshape(-1) - potential
-    np.testing.assert_allclose(plain[in_step_2], 1000 * ids[in_step_2, 1] + 2, rtol=1e-4)
-
-
 def test_a_scheduled_discount_is_that_of_the_iteration(tmp_path):
     """The whole factor of the next value, and of the rewards between."""
     ring = full_ring(tmp_path)
@@ -228,13 +192,3 @@ def test_a_scheduled_discount_is_that_of_the_iteration(tmp_path):
         reward = 1000 * ids[:, 1] + ids[:, 2] + (count == 2) * discount * (1000 * ids[:, 1] + ids[:, 2] + 1)
         shaped = reward + g * (100 + following[:, 2]) - (100 + ids[:, 2])
         np.testing.assert_allclose(batch.reward.reshape(-1), shaped, rtol=1e-4, atol=1e-2)
-
-
-def test_a_form_names_the_arrays_of_its_samples(tmp_path):
-    ring = full_ring(tmp_path)
-    form = TransitionForm(3, races=MiniRaces(12, (4, 1)))
-    batch = form.draw(ring, np.random.default_rng(3), DrawSettings(8, form, 9, 0), 1)
-    named = form.arrays(has_returns=False)
-    assert [each.name for each in named][-2:] == ["horizon_time", "next_horizon_time"]
-    assert len(batch.to_arrays()) == len(named) + 2
-    assert all(array.dtype == np.float32 for array in batch.to_arrays()[-2:])

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
-from tfagents_system.replay.ordering import WorkerOrder
+from tfagents_system.replay.pacing import WorkerOrder
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 
 WORKERS, ITERATIONS, SEGMENTS = 3, 3, 2
@@ -65,17 +65,6 @@ def test_however_they_come_they_are_stored_by_iteration_and_worker(tmp_path):
     assert expected[:4] == [(0, 0), (0, 1), (1, 0), (1, 1)], "the first random episodes"
     assert expected[4:10] == [(0, 2), (0, 3), (1, 2), (1, 3), (2, 0), (2, 1)], "iteration 0"
     assert len(expected) == 2 * SEGMENTS + ITERATIONS * WORKERS * SEGMENTS
-
-
-def test_nothing_is_stored_before_every_worker_is_done(ring):
-    order = order_of(ring)
-    for segment in segments_of(0) + segments_of(2):
-        store(ring, order, segment)
-    for segment in segments_of(1)[:1]:
-        store(ring, order, segment)
-    assert ring.env_steps == 0
-    store(ring, order, segments_of(1)[1])
-    assert stored(ring) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_a_restarted_worker_begins_its_iteration_anew(ring):

@@ -1,7 +1,5 @@
 """Pacing follows the arrival of experience; nobody can hold it up for ever."""
 
-import math
-
 import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
@@ -77,20 +75,6 @@ def test_without_new_experience_nothing_is_drawn_even_if_all_others_are_lost(rin
         pacing.allowed(request(0), 0)
     for clock.now in (100.0, 1000.0, 10_000.0):
         assert pacing.allowed(request(1), 0) == 0, "worker 1 is lost, worker 0 is slow"
-
-
-def test_nobody_is_late_before_anybody_is_done(ring):
-    clock = Clock()
-    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, clock=clock)
-    for clock.now in (0.0, 1e6):
-        assert pacing.allowed(request(0), 0) == 0
-
-
-def test_past_iterations_are_served_at_once_after_a_restart_of_the_trainer(ring):
-    for number in range(5):
-        ring.append(numbered_segment(0, number, iteration=number, end_of_iteration=True))
-    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock())
-    assert [pacing.allowed(request(iteration), 0) for iteration in range(6)] == [10] * 5 + [0]
 
 
 def test_a_worker_that_never_collects_its_random_episodes_does_not_hold_up_the_others(ring):
@@ -169,14 +153,6 @@ def test_a_worker_that_has_left_is_not_waited_for_until_it_is_heard_again(ring):
     assert pacing.allowed(request(3), 0) == 0
 
 
-def test_random_episodes_of_any_worker_count(ring):
-    pacing = Asynchronous(ring, max_updates_per_env_step=1.0, init_count=2, init_steps=2000)
-    ring.append(numbered_segment(0, 0, steps=40, iteration=-1))
-    ring.append(numbered_segment(99, 0, steps=40, iteration=-1))
-    ring.append(numbered_segment(4, 0, steps=3))
-    assert pacing.allowed(request(0), 0) == 3
-
-
 # Updates as experience asks for them.
 
 
@@ -215,28 +191,3 @@ def test_a_ring_that_has_lost_experience_asks_for_the_iterations_own(ring):
     ring.append(numbered_segment(0, 1, steps=5, iteration=71, end_of_iteration=True))
     assert due(pacing, 71, 1000) == 5
     assert due(pacing, 71, 1002, first=2) == 3
-
-
-def test_a_number_that_is_asked_for_stays_what_it_is(ring):
-    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock(), updates_per_env_step=1.0)
-    assert pacing.settle(request(0, count=10)) == request(0, count=10)
-
-
-def test_after_a_restart_those_at_work_are_waited_for_and_those_long_gone_are_not(ring):
-    for worker, newest in ((0, 40), (1, 39), (5, 41), (6, 12), (7, -1)):
-        for number, iteration in enumerate(sorted({-1, newest})):
-            ring.append(numbered_segment(worker, number, iteration=iteration, end_of_iteration=True))
-    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock())
-    assert pacing.waiting_for(request(42)) == "iteration 42 of workers [0, 1, 5]"
-    assert pacing.waiting_for(request(41)) == "iteration 41 of workers [0, 1]"
-
-
-@pytest.mark.parametrize("planned_only", [False, True])
-def test_a_run_that_goes_on_with_fewer_workers_waits_for_no_more(ring, planned_only):
-    """With SAC_DETERMINISTIC=1 no worker is left out, however late it is: it would wait for ever."""
-    for worker in range(3):
-        for number, iteration in enumerate(range(-1, 6)):
-            ring.append(numbered_segment(worker, number, iteration=iteration, end_of_iteration=True))
-    pacing = Lockstep(ring, 1, math.inf, Clock(), planned_only=planned_only)
-    ring.append(numbered_segment(0, 7, iteration=6, end_of_iteration=True))
-    assert pacing.allowed(request(6), 0) == 10 * planned_only

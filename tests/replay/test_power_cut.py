@@ -179,6 +179,7 @@ def test_kill_9_at_any_moment_loses_no_segment_and_doubles_none(tmp_path):
         for number in sorted({episode for episode, _ in held})[1:]:  # The oldest may be cut.
             count = steps.get(number, run.ring.worker(0).number == number and len([e for e, _ in held if e == number]))
             assert [step for episode, step in held if episode == number] == list(range(count))
+        run.ring.rollback(run.ring.snapshot())
         assert run.ring.verify() == 0
         assert os.path.exists(exp_dir / "replay" / "origin.json")
         if last not in steps:

@@ -14,10 +14,9 @@ from tests.support.segments_for_tests import LAYOUT, filled_ring, numbered_segme
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
-from tfagents_system.replay.blocks import make_block
-from tfagents_system.replay.draw_settings import DrawSettings, PriorData
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import SampleForm, SequenceForm, TransitionForm
+from tfagents_system.replay.sampling import DrawSettings, PriorData
 from tfagents_system.replay.server import open_prior
 from tfagents_system.transport import tables
 from tfagents_system.transport.segments import Column
@@ -75,17 +74,6 @@ def test_held_out_draws_are_of_the_run_s_own_experience(tmp_path: Path) -> None:
     parts = held_out[0], held_out[len(held_out) // 2]
     assert [part.shape[1] for part in parts] == [B - SAMPLES, SAMPLES]
     assert all(set(map(tuple, part[..., :2].reshape(-1, 2))) == {(OWN, 10)} for part in parts)
-
-
-def test_draws_are_the_same_after_a_restart(tmp_path: Path) -> None:
-    ring, wanted = filled_ring(tmp_path / "ring"), settings(tmp_path)
-    requests = [tables.Request(1, 4, 0, 6, 20), tables.Request(1, tables.OFFLINE, 8, 4, 0)]
-    before = [make_block(ring, wanted, request, 0, 4) for request in requests]
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 60, 24)
-    again = dataclasses.replace(wanted, prior=PriorData(open_prior(tmp_path / "prior", LAYOUT), SAMPLES))
-    for request, block in zip(requests, before, strict=True):
-        np.testing.assert_equal(make_block(ring, again, request, 0, 4).arrays, block.arrays)
-    assert not np.array_equal(before[0].arrays[0], before[1].arrays[0])
 
 
 def test_offline_updates_are_of_prior_data_alone_and_wait_for_nobody(tmp_path: Path) -> None:
@@ -146,16 +134,6 @@ def test_a_ring_that_is_gone_damaged_or_of_another_layout_is_told(tmp_path: Path
         open_prior(tmp_path / "prior", other)
     ring.reward[3] += 1.0  # Of the first episode.
     assert open_prior(tmp_path / "prior", LAYOUT).training_steps == STEPS - 5
-
-
-def test_segments_around_the_end_of_the_files_are_whole(tmp_path: Path) -> None:
-    """What a run that has gone around its ring gives to others."""
-    from tfagents_system.replay.stored_ring import StoredRing
-
-    filled_ring(tmp_path, segments=17, capacity=60, slack=20)  # Rows 78 to 83 of 80.
-    stored = StoredRing(tmp_path)
-    found = [segment.observation[0][0, 1] for segment in stored.segments()]
-    assert found == list(range(7, 17)) and stored.damaged_steps == 0
 
 
 def test_an_update_of_two_parts_is_that_of_the_whole_minibatch() -> None:

@@ -12,14 +12,12 @@ import pytest
 from tests.support.segments_for_tests import LAYOUT, append_more, filled_ring, numbered_segment
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay import sampling
-from tfagents_system.replay.draw_settings import DrawSettings, PriorData
 from tfagents_system.replay.n_step import MiniRaces
 from tfagents_system.replay.priorities import EPSILON, NO_ROW, Priorities, Prioritized, discard
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import DrawSettings, PriorData
 from tfagents_system.run_files.kept_checkpoints import PRIORITIES
-from tfagents_system.trainer.learner import Learner
-from tfagents_system.transport import tables
 from tfagents_system.transport.tables import MalformedMessageError, TdErrors
 
 B, STEPS = 32, 5
@@ -47,7 +45,7 @@ def drawn(ring: Ring, settings: DrawSettings, count: int = 60, **options: bool) 
 
 def measured(ring: Ring, settings: DrawSettings, errors: dict[tuple[int, int], float], other: float = 1.0) -> None:
     """Gives the steps (episode, step) these errors, and all others that are trained on another one."""
-    places = np.flatnonzero(ring.rows.is_training_start(slice(0, ring.num_rows)))
+    places = np.flatnonzero(ring.is_training_start(slice(0, ring.num_rows)))
     ids = ring.observation[0][places, 1:].astype(int)
     values = [errors.get((int(episode), int(step)), other) for episode, step in ids]
     priorities = priorities_of(settings)
@@ -156,18 +154,6 @@ def test_prior_data_have_no_priorities_and_share_the_scale_of_weights(tmp_path: 
     assert (offline["weight"] == 1).all() and (offline["row"] == NO_ROW).all()
 
 
-def test_a_form_without_priorities_draws_as_it_did(tmp_path: Path) -> None:
-    ring, form = filled_ring(tmp_path / "ring"), TransitionForm(2)
-    plain = DrawSettings(B, form, 8, 0)
-    one, other = (
-        sampling.draw(ring, np.random.default_rng(0), settings, 5)
-        for settings in (plain, dataclasses.replace(plain, beta=Schedule.of(1.0)).at(0, 0, 0))
-    )
-    for ours, theirs in zip(one, other, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    assert plain.at(1, 2, 3) is plain and not (tmp_path / "ring" / PRIORITIES).exists()
-
-
 def test_beta_may_be_a_schedule(tmp_path: Path) -> None:
     settings = prioritized(filled_ring(tmp_path / "ring"))
     schedule = Schedule.of({"points": [[0, 0.4], [100, 1.0]], "by": "train_steps"})
@@ -202,15 +188,6 @@ def test_priorities_survive_a_killed_process_and_go_back_with_a_snapshot(tmp_pat
     np.testing.assert_allclose(draw(Priorities(again, 0.6))[1], 1, rtol=1e-5)
 
 
-def test_rows_that_came_while_there_were_no_priorities_are_new(tmp_path: Path) -> None:
-    ring = filled_ring(tmp_path / "ring")
-    Priorities(ring, 1.0).measure(np.arange(60), np.full(60, 5.0, np.float32))
-    append_more(ring, 25)
-    places, likelihood = Priorities(ring, 1.0).draw(np.random.default_rng(0), 100, 0)
-    np.testing.assert_allclose(likelihood, 1, rtol=1e-5)
-    assert len(np.unique(places)) > 20
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -229,14 +206,3 @@ def test_malformed_errors_are_refused(spoil: Any) -> None:
     np.testing.assert_array_equal(TdErrors.from_wire(good.to_wire()).rows, good.rows)
     with pytest.raises(MalformedMessageError):
         TdErrors.from_wire(spoil(good.to_wire()))
-
-
-def test_of_updates_from_prior_data_alone_nothing_is_told() -> None:
-    put: list[tuple[str, TdErrors]] = []
-    learner: Any = Learner.__new__(Learner)
-    learner._connection = type(
-        "C", (), {"put": staticmethod(lambda table, arrays: put.append((table, TdErrors.from_wire(arrays))))}
-    )
-    learner._tell_errors(np.full((3, 8), NO_ROW), np.ones((3, 8), np.float32))
-    learner._tell_errors(np.array([[NO_ROW, 5]] * 3), np.ones((3, 2), np.float32))
-    assert [(table, found.rows.shape) for table, found in put] == [(tables.PRIORITIES, (3, 2))]

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
-from tfagents_system.errors import UserError
-from tfagents_system.replay import sampling
+from tfagents_system.replay import sample_forms
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import NothingToDrawError, draw_sequences, draw_transitions, first_drawable
+from tfagents_system.replay.sampling import NothingToDrawError, first_drawable
 from tfagents_system.transport.segments import Column, MalformedSegmentError, Segment
 
 
@@ -56,15 +56,6 @@ def test_every_row_is_a_true_transition(ring):
     np.testing.assert_array_equal(batch.next_observation[1][..., 0, 0].reshape(-1), next_ids[:, 2])
 
 
-def test_the_discount_is_zero_in_terminating_transitions_only(ring):
-    batch = draw_transitions(ring, np.random.default_rng(2), 50, 64)
-    rows = ring.held_rows[ring.discount[ring.held_rows] == 0]
-    terminating = {tuple(ring.observation[0][row]) for row in rows if ring.steps_left[row] > 0}
-    drawn = {tuple(row) for row in batch.observation[0].reshape(-1, 3)[batch.discount.reshape(-1) == 0]}
-    assert drawn == terminating
-    assert len(terminating) > 3
-
-
 def test_transitions_are_drawn_uniformly(ring):
     draws = 400 * ring.ring_steps
     batch = draw_transitions(ring, np.random.default_rng(3), draws // 64, 64)
@@ -80,7 +71,7 @@ class EveryWindow:
         held = ring.held_rows[first_drawable(ring, frame_stack) :]
         self.rows = np.repeat(held[ring.steps_left[held] > 0], size)
         self.places = np.tile(np.arange(size), len(self.rows) // size)
-        monkeypatch.setattr(sampling, "_draw_rows", lambda *args: self.rows)
+        monkeypatch.setattr(sample_forms, "draw_rows", lambda *args: self.rows)
 
     def integers(self, high, size):
         return self.places.reshape(size)
@@ -208,29 +199,6 @@ def test_three_steps_by_hand_in_an_episode_that_terminates(tmp_path):
     }
 
 
-def test_three_steps_by_hand_where_a_time_limit_or_a_segments_end_cuts(tmp_path):
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
-    ring.append(rewarded_segment([10, 20, 30], ends_episode=False))
-    ring.append(rewarded_segment([40, 50], number=1, first_step=3))
-    assert n_step_transitions(ring, 3, 0.5) == {
-        (0, 0, 0): (10 + 0.5 * 20 + 0.25 * 30, 0.25, 3),
-        (0, 0, 1): (20 + 0.5 * 30, 0.5, 3),  # Two steps are left in the segment: the third is in the next one.
-        (0, 0, 2): (30.0, 1.0, 3),
-        (0, 0, 3): (40 + 0.5 * 50, 0.5, 5),
-        (0, 0, 4): (50.0, 1.0, 5),
-    }
-
-
-def test_discounts_of_the_environment_weight_what_comes_after_them(tmp_path):
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
-    segment = rewarded_segment([1, 2, 4])
-    segment.discount = np.array([0.5, 0.25, 1.0], np.float32)
-    ring.append(segment)
-    transitions = n_step_transitions(ring, 3, 0.8)
-    expected = 1 + 0.8 * 0.5 * 2 + 0.8**2 * 0.5 * 0.25 * 4, 0.8**2 * 0.5 * 0.25, 3
-    np.testing.assert_allclose(transitions[0, 0, 0], expected, rtol=1e-6)
-
-
 def test_nothing_behind_a_segment_is_read(tmp_path):
     ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
     ring.append(rewarded_segment([1, 2, 3]))
@@ -275,12 +243,6 @@ def test_returns_travel_are_stored_and_are_drawn_with_their_steps(tmp_path):
     assert ring.verify() > 0, "checksums cover them"
 
 
-def test_a_ring_without_returns_is_refused_where_they_are_wanted(tmp_path):
-    Ring.open(tmp_path / "ring", LAYOUT, 60)
-    with pytest.raises(UserError, match="or start a new run"):
-        Ring.open(tmp_path / "ring", dataclasses.replace(LAYOUT, returns=Column("return", (), "float32")), 60)
-
-
 # What is held out.
 
 
@@ -306,28 +268,6 @@ def test_training_gets_all_but_what_is_held_out_uniformly_and_validation_the_res
         _, counts = np.unique(batch.observation[0].reshape(-1, 3), axis=0, return_counts=True)
         assert len(counts) == steps
         assert_uniform(counts)
-
-
-def test_it_is_uniform_by_rejection_as_well(tmp_path):
-    ring = ring_with_held_out(tmp_path / "ring", share=4, segments=300, capacity=1500)
-    rng = np.random.default_rng(10)
-    for held_out, steps in ((False, ring.training_steps), (True, ring.held_out_steps)):
-        size = steps // 4  # Fewer than there are: else they are listed.
-        draws = [draw_transitions(ring, rng, 1, size, held_out=held_out) for _ in range(400)]
-        ids = np.concatenate([batch.observation[0].reshape(-1, 3) for batch in draws])
-        _, counts = np.unique(ids, axis=0, return_counts=True)
-        assert len(counts) == steps
-        assert_uniform(counts)
-
-
-def test_sequences_are_of_one_kind_and_their_step_types_are_true(tmp_path):
-    ring = ring_with_held_out(tmp_path / "ring")
-    for held_out in (False, True):
-        batch = draw_sequences(ring, np.random.default_rng(11), 4, 64, length=5, held_out=held_out)
-        ids = batch.observation[0]
-        assert {number % 4 == 3 for number in ids[..., 1].reshape(-1).astype(int)} == {held_out}
-        np.testing.assert_array_equal(batch.step_type, np.where(ids[..., 2] == 0, 0, np.where(ids[..., 2] == 5, 2, 1)))
-        assert batch.step_type.dtype == np.int32
 
 
 def test_what_is_held_out_is_counted_while_old_rows_go_and_after_a_restart(tmp_path):

@@ -14,7 +14,7 @@ from tfagents_system.agents.layers import BatchRenormalization, Dropout
 from tfagents_system.hyperparameters import described_by
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.trainer.training_row import TrainingRow
+from tfagents_system.trainer.training_log import TrainingRow
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.segment_builder import segment_builder
 

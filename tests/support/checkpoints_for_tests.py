@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
+import types
+
+from tfagents_system.trainer.state import TrainerState
+from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints
 
 
 def checkpoints_of(folder, agent, state=None, answer=True, record=None):
@@ -15,4 +18,5 @@ def checkpoints_of(folder, agent, state=None, answer=True, record=None):
             (folder / f"{name}.partial" / "replay.bin").write_bytes(b"rows")
 
     counted = state or TrainerState(), agent.train_step_counter
-    return TrainerCheckpoints(folder, agent, *counted, ask, record=record), asked
+    snapshots = types.SimpleNamespace(ask=ask, is_far=False)
+    return TrainerCheckpoints(folder, agent, *counted, snapshots, record), asked

@@ -23,7 +23,7 @@ from tfagents_system.policies import weights
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
+from tfagents_system.replay.ring_files import capacity_rows, slack_rows
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.report.episodes import Episode
 from tfagents_system.train_params_base import TrainParamsBase, has_potential

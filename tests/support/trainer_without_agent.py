@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from tfagents_system.machine.worker_slots import SlotCounts
+from tfagents_system.policies.names import checkpoint_name
 from tfagents_system.report.episodes import Episode, Report
-from tfagents_system.run_files.heartbeat import BeatReader, TimeShares
+from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.metrics import MetricsLog, read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer import trainer as trainer_module
 from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
-from tfagents_system.trainer.evaluations import PolicyEvaluations
+from tfagents_system.trainer.evaluations import PolicyEvaluations, WorkerReports
+from tfagents_system.trainer.state import TrainerState
 from tfagents_system.trainer.trainer import Trainer
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
 from tfagents_system.trainer.training_log import TrainingLog
-from tfagents_system.trainer.worker_reports import WorkerReports
 from tfagents_system.transport.tables import Progress
 
 PERIOD = 10
@@ -80,6 +80,7 @@ class Run:
         self.best: list[tuple[str, float]] = []
         self.deleted: list[str] = []
         self._reports: list[Report] = []
+        self._periodic: list[str] = []
         self.num_workers, self.num_episodes = num_workers, num_episodes
         trainer: Any = Trainer.__new__(Trainer)
         self.trainer = trainer
@@ -92,7 +93,6 @@ class Run:
             run_id=0,
             is_stopped=lambda: False,
         )
-        role.beats = self.beats = BeatReader(self.paths, every_secs=0.01)
         trainer._role = role
         params: Any = types.SimpleNamespace(
             asynchronous=asynchronous,
@@ -121,8 +121,9 @@ class Run:
         saves: Any = types.SimpleNamespace(try_to_write=lambda write: write())
         trainer._saves = saves
         export: Any = types.SimpleNamespace(
-            save_checkpoint=lambda *where, with_agent: None,
-            has_checkpoint=lambda name: name not in self.deleted,
+            save_checkpoint=self._save_checkpoint,
+            is_periodic=lambda name: name in self._periodic,
+            has_checkpoint=lambda name: name not in (checkpoint_name(0), *self.deleted),
             is_first=lambda name: False,
             delete_checkpoint=self.deleted.append,
             delete_agent=lambda name: None,
@@ -163,6 +164,10 @@ class Run:
         if evaluated is not None:
             assert evaluated[0][1] == progress.eval_iteration
             self.published.append(progress.eval_iteration)
+
+    def _save_checkpoint(self, iteration: int, env_steps: int, *, with_agent: bool, is_periodic: bool) -> None:
+        del env_steps, with_agent
+        self._periodic += [f"policy_checkpoint_{100 * iteration:010d}"] * is_periodic
 
     def _mark_best(self, best: dict[str, Any] | None) -> None:
         self.best += [(best["checkpoint"], best["eval_return"])] if best else []

@@ -1,4 +1,4 @@
-"""Where workers never wait, evaluations are whole all the same: one after the other, the rest left out and counted."""
+"""Where workers never wait, evaluations are whole all the same: one after the other, the rest left out."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import dataclasses
 import itertools
 import random
 import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.trainer_without_agent import PERIOD, STRAGGLER_SECS, Run, now
+from tests.support.trainer_without_agent import STRAGGLER_SECS, Run, now
 from tfagents_system.machine.files import write_json
 from tfagents_system.report.episodes import eval_share
-from tfagents_system.trainer.periods import Period
 
 __all__ = ["now"]  # A fixture.
 
@@ -62,9 +59,6 @@ def test_every_row_is_of_all_episodes_however_long_they_take(tmp_path: Path, now
     for row in rows:
         assert row["eval_episodes"] == 7
         assert row["eval_return"] == pytest.approx(statistics.fmean(truth[int(row["iteration"])]), rel=1e-6)
-    left_out = sum(row["eval_left_out"] for row in rows)
-    assert len(rows) + left_out == 1 + rows[-1]["iteration"] // PERIOD
-    assert left_out > 40
 
 
 def test_the_best_checkpoint_is_not_that_of_the_first_episodes(tmp_path: Path, now: list[float]) -> None:
@@ -82,87 +76,42 @@ def test_the_best_checkpoint_is_not_that_of_the_first_episodes(tmp_path: Path, n
     run.tell(0, 20, [100.0, -200.0])
     run.tell(1, 20, [-200.0, -200.0])
     run.iterate(61)
-    assert run.rows()[-1]["eval_return"] == -125.0 and run.rows()[-1]["eval_left_out"] == 0
+    assert run.rows()[-1]["eval_return"] == -125.0
     assert run.published[-1] == 61, "at the next iteration, not at the next period"
     for worker in (0, 1):
         run.tell(worker, 61, [6.0, 6.0])
     run.iterate(62)
     assert run.best[-1] == ("policy_checkpoint_0000006100", 6.0)
-    assert run.rows()[-1]["eval_left_out"] == 3, "those of 30, 40 and 50"
 
 
-def test_what_passes_within_one_iteration_is_not_left_out(tmp_path: Path, now: list[float]) -> None:
-    run = Run(tmp_path, num_workers=1)
-    run.trainer._evaluations._period = Period(1, 1000)
-    for iteration in range(7):  # An iteration has 5000 steps, and 10,000 random ones come before the first.
-        run.trainer._state.end_env_steps = 10_000 + 5000 * iteration
-        run.trainer._state.env_steps = 10_000 + 5000 * iteration + 1200  # As after a resume within an iteration.
-        run.iterate(iteration)
-        if iteration != 3:  # That one takes two iterations.
-            run.tell(0, run.published[-1], [1.0] * 4)
-            run.trainer._reports.take()
-    rows = run.rows()
-    assert [(row["iteration"], row["eval_left_out"]) for row in rows] == [
-        (0, 0),
-        (1, 0),
-        (2, 0),
-        (3, 0),
-        (5, 1),
-        (6, 0),
-    ]
-    assert [row["env_steps"] for row in rows] == [10_000, 15_000, 20_000, 25_000, 35_000, 40_000]
-
-
-@pytest.mark.parametrize(("silent_secs", "goes_on"), [(1.0, False), (STRAGGLER_SECS + 1, True)])
-def test_a_worker_that_dies_is_left_out_with_what_it_has_told(
-    tmp_path: Path, now: list[float], silent_secs: float, goes_on: bool
-) -> None:
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_a_worker_that_dies_is_left_out_with_what_it_has_told(tmp_path: Path, now: list[float], is_alive: bool) -> None:
+    """Iterations take longer than a heartbeat's interval; what its clock says does not matter."""
     run = Run(tmp_path)
     run.iterate(0)
     run.tell(0, 0, [1.0, 3.0])
     run.tell(1, 0, [100.0])
     run.paths.heartbeats.mkdir(exist_ok=True)
-    write_json(run.paths.heartbeat("worker_1"), {"state": "evaluating", "time": time.time() - silent_secs, "since": 0})
-    now[0] += STRAGGLER_SECS + 1
-    run.iterate(10)
-    assert run.published == ([0, 10] if goes_on else [0])
-    assert [(row["eval_return"], row["eval_episodes"]) for row in run.rows()] == ([(2.0, 2)] if goes_on else [])
+    for iteration in range(1, 11):
+        beat = {"state": "evaluating", "time": 5000.0 - (iteration if is_alive else 0), "since": 0}
+        write_json(run.paths.heartbeat("worker_1"), beat)
+        run.iterate(iteration)
+        now[0] += STRAGGLER_SECS / 8
+    assert run.published == ([0] if is_alive else [0, 10])
+    assert [(row["eval_return"], row["eval_episodes"]) for row in run.rows()] == ([] if is_alive else [(2.0, 2)])
     run.tell(1, 0, [100.0, 200.0])  # It is back, or was never gone.
     run.iterate(11)
-    assert run.published[-1] == (10 if goes_on else 11) and len(run.rows()) == 1
+    assert run.published[-1] == (11 if is_alive else 10) and len(run.rows()) == 1
     run.tell(0, run.published[-1], [1.0, 3.0])
     run.iterate(12)
     assert len(run.rows()) == 1, "it is waited for again"
-
-
-@pytest.mark.parametrize(("silent_secs", "goes_on"), [(1.0, False), (STRAGGLER_SECS + 1, True)])
-def test_iterations_longer_than_a_round_of_heartbeats_leave_out_who_is_gone(
-    tmp_path: Path, now: list[float], silent_secs: float, goes_on: bool
-) -> None:
-    run = Run(tmp_path)
-    run.iterate(0)
-    run.tell(0, 0, [1.0, 3.0])
-    run.paths.heartbeats.mkdir(exist_ok=True)
-    write_json(run.paths.heartbeat("worker_1"), {"state": "evaluating", "time": time.time() - silent_secs, "since": 0})
-    for iteration in range(1, 13):
-        now[0] += STRAGGLER_SECS / 5
-        run.iterate(iteration)
-        _wait_until(lambda: not run.beats._beats)  # The reader keeps no answer for the next iteration.
-    assert run.published == ([0, 10] if goes_on else [0])
-    assert [row["eval_return"] for row in run.rows()] == ([2.0] if goes_on else [])
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.perf_counter() + 10.0
-    while not condition():
-        assert time.perf_counter() < deadline
-        time.sleep(0.002)
 
 
 def test_an_evaluation_whose_workers_are_all_gone_does_not_end_evaluating(tmp_path: Path, now: list[float]) -> None:
     run = Run(tmp_path, num_workers=1)
     run.iterate(0)
     run.tell(0, 0, [9.0])
+    run.iterate(1)
     now[0] += STRAGGLER_SECS + 1  # It never had a heartbeat.
     run.iterate(10)
     assert run.published == [0, 10] and run.rows() == []
@@ -173,7 +122,7 @@ def test_an_evaluation_whose_workers_are_all_gone_does_not_end_evaluating(tmp_pa
     run.iterate(21)
     run.iterate(22)
     assert run.published == [0, 10, 21]
-    assert [(row["iteration"], row["eval_left_out"]) for row in run.rows()] == [(10, 1)]
+    assert [row["iteration"] for row in run.rows()] == [10]
 
 
 def test_the_checkpoint_of_an_evaluation_that_was_given_up_goes_and_a_late_share_is_told(
@@ -182,6 +131,7 @@ def test_the_checkpoint_of_an_evaluation_that_was_given_up_goes_and_a_late_share
     run = Run(tmp_path, num_workers=1, checkpoint_period_iters=20)
     for version in (0, 10, 20, 30):
         run.iterate(version)  # Without a heartbeat from anyone.
+        run.iterate(version + 1)
         now[0] += STRAGGLER_SECS + 1
     run.iterate(40)
     assert run.published == [0, 10, 20, 30, 40]
@@ -191,7 +141,7 @@ def test_the_checkpoint_of_an_evaluation_that_was_given_up_goes_and_a_late_share
     assert [(row["iteration"], row["train_step"]) for row in run.rows()] == [(30, 3000)] and run.best == []
 
 
-def test_a_run_that_is_resumed_counts_what_was_due_meanwhile(tmp_path: Path, now: list[float]) -> None:
+def test_a_run_that_is_resumed_evaluates_what_was_due_meanwhile_once(tmp_path: Path, now: list[float]) -> None:
     run = Run(tmp_path)
     for version in (0, 10):
         run.iterate(version)
@@ -208,8 +158,7 @@ def test_a_run_that_is_resumed_counts_what_was_due_meanwhile(tmp_path: Path, now
         run.tell(worker, 45, [2.0, 2.0])
     run.iterate(46)
     assert run.published == [45]
-    found = [(row["iteration"], row["eval_episodes"], row["eval_left_out"]) for row in run.rows()]
-    assert found == [(0, 4, 0), (10, 4, 0), (45, 4, 2)]
+    assert [(row["iteration"], row["eval_episodes"]) for row in run.rows()] == [(0, 4), (10, 4), (45, 4)]
 
 
 def test_a_joined_worker_that_evaluates_adds_its_episodes_and_is_not_waited_for_when_it_leaves(
@@ -247,8 +196,7 @@ def test_in_lock_step_training_goes_on_while_evaluators_evaluate(tmp_path: Path,
     assert run.published == [0, 21]
     run.tell(2, 21, [1.0, 1.0, 1.0, 1.0])
     run.iterate(22)
-    rows = [(row["eval_return"], row["eval_episodes"], row["eval_left_out"]) for row in run.rows()]
-    assert rows == [(3.0, 4, 0), (1.0, 4, 1)], "the evaluation of 10 was left out"
+    assert [(row["eval_return"], row["eval_episodes"]) for row in run.rows()] == [(3.0, 4), (1.0, 4)]
 
 
 def test_a_deterministic_run_waits_for_its_evaluators(tmp_path: Path, now: list[float]) -> None:
@@ -257,10 +205,10 @@ def test_a_deterministic_run_waits_for_its_evaluators(tmp_path: Path, now: list[
     waited = []
     leave_out_gone = run.trainer._reports.leave_out_gone
 
-    def is_waited_for(*arguments: float) -> None:
+    def is_waited_for() -> None:
         waited.append(run.trainer._evaluations.missing())
         run.tell(2, 0, [1.0, 2.0, 3.0, 6.0])
-        leave_out_gone(*arguments)
+        leave_out_gone()
 
     run.trainer._reports.leave_out_gone = is_waited_for
     run.iterate(10)
@@ -279,25 +227,6 @@ def test_without_episodes_nothing_is_evaluated_and_nobody_waited_for(tmp_path: P
     assert run.published == [] and run.rows() == [] and run.best == []
 
 
-def test_the_last_policy_is_evaluated_after_the_one_before(tmp_path: Path, now: list[float]) -> None:
-    run = Run(tmp_path, num_workers=1, num_iter=25)
-    run.iterate(20)
-    run.iterate(25)
-    assert run.published == [20]
-    trainer, state = run.trainer, run.trainer._state
-    trainer._connect = trainer._begin = trainer.save_finally = lambda: None
-    trainer._export.has_model = lambda: True
-    take = trainer._reports.take
-
-    def evaluate_and_take() -> None:
-        run.tell(0, trainer._evaluations.version, [1.0] * 4)
-        take()
-
-    trainer._reports.take = evaluate_and_take
-    trainer.run()
-    assert state.iteration == 25 and [row["iteration"] for row in run.rows()] == [20, 25]
-
-
 def test_going_back_brings_back_what_was_best_up_to_there(tmp_path: Path, now: list[float]) -> None:
     """Of an evaluation that ended after the checkpoint, too; what is best later is lost with the later rows."""
     run = Run(tmp_path, num_workers=1, checkpoint_period_iters=1000)
@@ -311,5 +240,5 @@ def test_going_back_brings_back_what_was_best_up_to_there(tmp_path: Path, now: l
     assert run.trainer._state.replaced == ["policy_checkpoint_0000001000", "policy_checkpoint_0000002000"]
     vars(run.trainer._state).update(of_checkpoint)
     run.trainer._follow(2500)
-    assert run.best[-1] == ("policy_checkpoint_0000002000", 4.0) and run.trainer._state.best_eval_return == 4.0
+    assert run.best[-1] == ("policy_checkpoint_0000002000", 4.0) and run.trainer._state.best["eval_return"] == 4.0
     assert run.trainer._state.replaced == ["policy_checkpoint_0000001000"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
+from tfagents_system.trainer.state import TrainerState
 
 
 class Export:
@@ -17,8 +17,8 @@ class Export:
         self.there: list[str] = []
         self.best: list[Any] = []
 
-    def save_checkpoint(self, iteration: int, env_steps: int, *, with_agent: bool) -> str:
-        del env_steps
+    def save_checkpoint(self, iteration: int, env_steps: int, *, with_agent: bool, is_periodic: bool) -> str:
+        del env_steps, is_periodic
         assert with_agent, "another run may begin with it"
         name = f"policy_checkpoint_{10 * iteration:010d}"
         self.there += [name] * (name not in self.there)
@@ -26,6 +26,9 @@ class Export:
 
     def has_checkpoint(self, name: str) -> bool:
         return name in self.there
+
+    def is_periodic(self, name: str) -> bool:
+        return False
 
     def delete_agent(self, name: str) -> None:
         pass

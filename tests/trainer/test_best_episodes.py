@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tfagents_system.report.episodes import KeptEpisode, Report
 from tfagents_system.run_files.episodes import RecordedEpisode, load_episode
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.trainer.best_episodes import BestEpisodes
-from tfagents_system.trainer.worker_reports import WorkerReports
+from tfagents_system.trainer.evaluations import BestEpisodes, WorkerReports
 
 EPISODE = RecordedEpisode(
     lists={"actions": np.zeros((2, 1), np.float32), "rewards": np.ones(2, np.float32)},
@@ -67,19 +65,6 @@ def test_a_start_goes_on_with_those_that_are_there_and_keeps_none_twice(tmp_path
     fewer = BestEpisodes(tmp_path, 1)
     fewer.add(report(1, 0.0))
     assert found(tmp_path) == [5.0], "--set keep_best_episodes=1"
-
-
-def test_without_it_there_is_no_folder(tmp_path: Path) -> None:
-    BestEpisodes(tmp_path / "episodes", 0).add(report(0, 1.0))
-    assert not (tmp_path / "episodes").exists()
-
-
-def test_a_folder_that_can_not_be_written_costs_the_file_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "episodes").write_text("a file")
-    BestEpisodes(tmp_path / "episodes", 2).add(report(0, 1.0))
-    assert "an episode of return 1 is not kept" in caplog.text
 
 
 def test_a_file_has_all_that_was_recorded(tmp_path: Path) -> None:

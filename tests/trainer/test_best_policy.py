@@ -4,27 +4,52 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.support.fakes import FakeParams
 from tfagents_system.envs.curriculum import EvaluatedTask
-from tfagents_system.trainer.best_policy import BestPolicy
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
+from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
+from tfagents_system.trainer.state import TrainerState
 
 WIND = {"iters": [0, 20, 40], "range": [0.0, 0.2], "apply_to_eval": True}
 
 
 def params_with(curriculum: Any = None, **attributes: Any) -> Any:
     config = {"horizon": 10, **({"curriculum": curriculum} if curriculum else {})}
-    return type("TrainParams", (FakeParams,), {"num_iter": 100, **attributes})(config)
+    values = {"num_iter": 100, "checkpoint_period_iters": 1000, "stop_when": None}
+    return type("TrainParams", (FakeParams,), values | attributes)(config)
 
 
-def evaluate(best: BestPolicy, iteration: int, eval_return: float, success: float | None = None) -> Any:
-    """What became of the policy of an iteration: None if it is not the best one, else what it replaced."""
-    row = {"eval_return": eval_return, **({} if success is None else {"eval_success": success})}
-    return best.take(row, iteration, f"c{iteration}") if best.is_best(row, iteration) else None
+class Export:
+    """Every policy is on disk, and none is needed but the best."""
+
+    deleted: list[str]
+
+    def __init__(self) -> None:
+        self.deleted = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: name == "has_checkpoint"
+
+    def delete_checkpoint(self, name: str) -> None:
+        self.deleted.append(name)
+
+
+def evaluated(params: Any, state: TrainerState, *rows: tuple[float, ...]) -> list[int]:
+    """Iterations whose policy became the best one, of rows (iteration, return) or (iteration, return, success)."""
+    saves: Any = SimpleNamespace(try_to_write=lambda write: write())
+    export: Any = Export()
+    checkpoints, best = EvaluatedCheckpoints(params, state, export, saves, lambda _: False), list[int]()
+    for iteration, *result in rows:
+        before = state.best
+        names = dict(zip(("eval_return", "eval_success"), result, strict=False))
+        checkpoints.take({"iteration": iteration, "train_step": iteration, **names})
+        if state.best != before and state.best is not None:
+            best.append(state.best["iteration"])
+    return best
 
 
 def after_a_resume(state: TrainerState) -> TrainerState:
@@ -32,19 +57,20 @@ def after_a_resume(state: TrainerState) -> TrainerState:
 
 
 def test_a_stage_begins_anew() -> None:
-    state = TrainerState()
-    best = BestPolicy(params_with({"wind": WIND}), state)
-    assert evaluate(best, 10, 1.0) == (None, 0)
-    assert evaluate(best, 15, 1.5) == ("c10", 10)
-    assert evaluate(best, 19, 1.2) is None
-    assert evaluate(best, 20, -4.0) == ("c15", 15), "the best of the stage before goes"
-    assert evaluate(best, 30, -4.5) is None
-    best = BestPolicy(params_with({"wind": WIND}), after_a_resume(state))
-    assert evaluate(best, 39, -5.0) is None
-    assert evaluate(best, 50, -9.0) == ("c20", 20)
-    found = best.to_json()
-    assert found is not None
-    assert (found["checkpoint"], found["eval_return"], found["curriculum"]) == ("c50", -9.0, {"wind": 0.2})
+    state, params = TrainerState(), params_with({"wind": WIND})
+    rows = ((10, 1.0), (15, 1.5), (19, 1.2), (20, -4.0), (30, -4.5))
+    assert evaluated(params, state, *rows) == [10, 15, 20], "the best of the stage before goes"
+    assert state.replaced == ["policy_checkpoint_0000000010", "policy_checkpoint_0000000015"]
+    state = after_a_resume(state)
+    assert evaluated(params, state, (39, -5.0), (50, -9.0)) == [50]
+    assert state.best == {
+        "checkpoint": "policy_checkpoint_0000000050",
+        "eval_return": -9.0,
+        "eval_success": None,
+        "iteration": 50,
+        "curriculum": {"wind": 0.2},
+        "metric": "return",
+    }
 
 
 @pytest.mark.parametrize(
@@ -53,39 +79,23 @@ def test_a_stage_begins_anew() -> None:
     ids=["none", "only in training", "one value"],
 )
 def test_where_evaluations_stay_the_same_the_highest_return_of_all_is_the_best(curriculum: Any) -> None:
-    best = BestPolicy(params_with(curriculum), TrainerState())
-    results = [evaluate(best, iteration, value) for iteration, value in ((10, 1.0), (20, -4.0), (40, 0.5), (60, 2.0))]
-    assert results == [(None, 0), None, None, ("c10", 10)]
+    rows = ((10, 1.0), (20, -4.0), (40, 0.5), (60, 2.0))
+    assert evaluated(params_with(curriculum), TrainerState(), *rows) == [10, 60]
 
 
 def test_a_run_that_got_more_iterations_keeps_what_its_last_policy_was_evaluated_with() -> None:
     state = TrainerState()
-    best = BestPolicy(params_with({"wind": WIND}, num_iter=40), state)
-    assert evaluate(best, 40, 3.0) is not None and state.best_stage == {"wind": 0.1}, "0.2 was never due"
-    best = BestPolicy(params_with({"wind": WIND}, num_iter=100), state)
-    assert evaluate(best, 50, -9.0) == ("c40", 40)
+    assert evaluated(params_with({"wind": WIND}, num_iter=40), state, (40, 3.0)) == [40]
+    assert state.best is not None and state.best["curriculum"] == {"wind": 0.1}, "0.2 was never due"
+    assert evaluated(params_with({"wind": WIND}, num_iter=100), state, (50, -9.0)) == [50]
 
 
-def test_by_success_the_return_decides_among_equal_ones() -> None:
-    best = BestPolicy(params_with(best_metric="success"), TrainerState())
-    told = ((10, 9.0, 0.5), (20, 1.0, 0.9), (30, 20.0, 0.8), (40, 2.0, 0.9), (50, 1.5, 0.9), (60, 0.0, 1.0))
-    kept = [iteration for iteration, value, success in told if evaluate(best, iteration, value, success) is not None]
-    assert kept == [10, 20, 40, 60]
-    found = best.to_json() or {}
-    assert (found["eval_success"], found["eval_return"], found["metric"]) == (1.0, 0.0, "success")
-    by_return = BestPolicy(params_with(), TrainerState())
-    kept = [iteration for iteration, *row in told if evaluate(by_return, iteration, *row) is not None]
-    assert kept == [10, 30]
-
-
-def test_without_any_success_told_the_return_decides() -> None:
-    best = BestPolicy(params_with(best_metric="success"), TrainerState())
-    assert [evaluate(best, k, value) is not None for k, value in ((10, 1.0), (20, 2.0), (30, 1.5))] == [
-        True,
-        True,
-        False,
-    ]
-    assert evaluate(best, 40, -5.0, 0.1) is not None
+def test_by_success_the_return_decides_among_equal_ones_and_where_none_is_told() -> None:
+    by_success = params_with(best_metric="success")
+    rows = ((10, 9.0, 0.5), (20, 1.0, 0.9), (30, 20.0, 0.8), (40, 2.0, 0.9), (50, 1.5, 0.9), (60, 0.0, 1.0))
+    assert evaluated(by_success, TrainerState(), *rows) == [10, 20, 40, 60]
+    assert evaluated(params_with(), TrainerState(), *rows) == [10, 30]
+    assert evaluated(by_success, TrainerState(), (10, 1.0), (20, 2.0), (30, 1.5), (40, -5.0, 0.1)) == [10, 20, 40]
 
 
 def test_the_task_in_words() -> None:

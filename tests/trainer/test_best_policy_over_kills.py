@@ -18,7 +18,7 @@ import pytest
 from tests.support.settings_for_tests import variables_with
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.playing.saved_run import find_checkpoint
-from tfagents_system.policies.names import checkpoint_name
+from tfagents_system.policies.names import MOMENT, checkpoint_name
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.metrics import MetricsLog, read_rows
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE
@@ -26,8 +26,8 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.policy_export import PolicyExport
-from tfagents_system.trainer.saves import TrainerSaves
-from tfagents_system.trainer.trainer_checkpoints import TrainerState, _SavedState
+from tfagents_system.trainer.state import TrainerState
+from tfagents_system.trainer.trainer_checkpoints import TrainerSaves, _SavedState
 
 UPDATES, EVAL_PERIOD, POLICY_PERIOD = 100, 10, 50
 PARAMS: Any = SimpleNamespace(
@@ -62,7 +62,12 @@ class Export(PolicyExport):
         paths.policy_checkpoints.mkdir(parents=True, exist_ok=True)
 
     def save_checkpoint(
-        self, iteration: int | None = None, env_steps: int | None = None, *, with_agent: bool = False
+        self,
+        iteration: int | None = None,
+        env_steps: int | None = None,
+        *,
+        with_agent: bool = False,
+        is_periodic: bool = False,
     ) -> str:
         del env_steps, with_agent
         assert iteration is not None
@@ -70,6 +75,7 @@ class Export(PolicyExport):
         folder = self._paths.policy_checkpoints / checkpoint_name(UPDATES * iteration)
         folder.mkdir(exist_ok=True)
         (folder / "weights").write_text(self._weights(iteration))
+        write_json(folder / MOMENT, {"is_periodic": is_periodic})
         return folder.name
 
     def mark_best(self, best: Mapping[str, Any] | None) -> None:
@@ -118,10 +124,10 @@ class Life:
         self._weights = dict(saved["weights"]) if saved else {}
         self._export = Export(paths, self._weights_of, self._moment)
         plan = IterationPlan(self.state, lambda: self.train_step, PARAMS.num_iter, UPDATES)
-        checkpoints: Any = SimpleNamespace(save=self._save)
-        self._saves = TrainerSaves(
-            PARAMS, variables_with(), self.state, plan, lambda: self.train_step, checkpoints, self._export, TimeShares()
-        )
+        self.checkpoints = SimpleNamespace(save=self._save)
+        learner: Any = self
+        role: Any = SimpleNamespace(params=PARAMS, variables=variables_with())
+        self._saves = TrainerSaves(role, learner, plan, self._export, TimeShares())
         self._evaluated = EvaluatedCheckpoints(
             PARAMS, self.state, self._export, self._saves, lambda iteration: iteration >= PARAMS.num_iter
         )
@@ -196,7 +202,7 @@ def check(paths: RunPaths) -> None:
 def check_kept(folder: Path) -> set[int]:
     """What the kept checkpoints name as the best is on disk; returns its iterations."""
     states = [saved["state"] for path in kept_in(folder) if (saved := read_json(path))]
-    named = {state["best_iteration"]: state["best_checkpoint"] for state in states if state["best_checkpoint"]}
+    named = {state["best"]["iteration"]: state["best"]["checkpoint"] for state in states if state["best"]}
     assert all((RunPaths(folder).policy_checkpoints / name).exists() for name in named.values()), named
     return set(named)
 
@@ -263,14 +269,6 @@ def test_policies_of_a_life_that_is_lost_are_deleted(tmp_path: Path) -> None:
     check(paths)
 
 
-def test_policies_of_a_life_without_any_checkpoint_are_deleted(tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        Life(tmp_path, 1, GROWING, frozenset(), False, kill_at=18).run()
-    assert len(names_of(tmp_path)) == 6
-    Life(tmp_path, 2, SECOND, frozenset(), False)
-    assert names_of(tmp_path) == []
-
-
 def test_policies_of_another_start_that_has_the_run_now_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as where a trainer goes back that was taken to be dead."""
     paths = killed_after_improving(tmp_path)
@@ -291,10 +289,10 @@ def test_the_checkpoint_before_a_damaged_one_finds_its_best_policy(tmp_path: Pat
             Life(folder, 1, GROWING, saves_at, is_late, kill_at).run()
         newest, before = kept_in(folder)
         if before.exists():
-            named = json.loads(before.read_text())["state"]["best_checkpoint"]
+            named = json.loads(before.read_text())["state"]["best"]
             before.replace(newest)
             again = Life(folder, 2, GROWING, saves_at, is_late)
-            assert named is None or (RunPaths(folder).policy_checkpoints / named).exists()
+            assert named is None or (RunPaths(folder).policy_checkpoints / named["checkpoint"]).exists()
             check(RunPaths(folder))
             again.run()
             check(RunPaths(folder))
@@ -324,5 +322,5 @@ def test_where_the_best_policy_is_gone_there_is_none_until_the_next_evaluation(t
     paths = RunPaths(tmp_path)
     assert (read_json(paths.best_json) or {})["iteration"] == 50
     shutil.rmtree(paths.policy_checkpoints / checkpoint_name(50 * UPDATES))
-    assert Life(tmp_path, 2, FIRST, *common).state.best_checkpoint is None
+    assert Life(tmp_path, 2, FIRST, *common).state.best is None
     assert not paths.best_json.exists(), "it would name a policy that is not there"

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from tfagents_system.checks.schedules import Schedule
-from tfagents_system.replay.draw_settings import DrawSettings
 from tfagents_system.replay.pacing import Asynchronous
 from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.trainer.iteration_plan import IterationPlan
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
+from tfagents_system.trainer.state import TrainerState
 from tfagents_system.transport.tables import Block, Progress, Request
 from tfagents_system.worker.progress import BackPressure
 
@@ -29,14 +29,6 @@ def test_schedules_by_train_steps_stay_where_they_are(old: float, new: float) ->
     assert request.counted_updates == steps * new, "what the new ratio asks of these steps counts as done"
     settings = DrawSettings(1, TransitionForm(1), 10, 0, gamma=DISCOUNT)
     assert settings.at(steps, request.updates - request.first, 25).discount == pytest.approx(done / 100_000)
-
-
-def test_asynchronous_pacing_counts_the_offset() -> None:
-    class Ring:
-        env_steps, init_steps, init_episodes = 1100, 100, 1
-
-    pacing = Asynchronous(Ring(), 2.0, 1, 100)  # type: ignore[arg-type]
-    assert pacing.allowed(Request(1, 9, 0, 500, updates=900, ratio_offset=1000), 0) == 100
 
 
 @pytest.mark.parametrize(
@@ -100,11 +92,3 @@ def test_neither_trainer_nor_workers_wait_for_ever_whatever_the_ratios_were(
         if own >= 3000:
             break
     assert own >= 3000 and least <= (done[0] - first) / own <= most + under_way / own
-
-
-def test_offline_updates_do_not_count_for_workers_either() -> None:
-    state = TrainerState(paced_from_update=50_000, ratio_offset=-50_000, iteration_start=50_000)
-    plan = IterationPlan(state, lambda: 50_007, 10, 200, 1.0, 50_000, 1.0)
-    plan.begin()
-    state.policy_steps = 40
-    assert plan.paced == (7, 40)

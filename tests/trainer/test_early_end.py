@@ -205,7 +205,7 @@ def test_the_last_policy_of_an_early_end_is_evaluated_and_kept(tmp_path: Path, n
     trainer._reports.take = evaluate_and_take
     trainer.run()
     assert state.iteration == 23 and [row["iteration"] for row in run.rows()] == [20, 23]
-    assert state.best_checkpoint == "policy_checkpoint_0000002000" and deleted == []
+    assert state.best["checkpoint"] == "policy_checkpoint_0000002000" and deleted == []
     assert trainer._log.is_over(), "however bad the last one was"
 
 

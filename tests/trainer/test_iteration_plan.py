@@ -10,7 +10,7 @@ from tfagents_system.agents.iteration_counts import updates_due
 from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.ring import Ring
 from tfagents_system.trainer.iteration_plan import IterationPlan
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
+from tfagents_system.trainer.state import TrainerState
 from tfagents_system.transport.tables import AS_DUE, OFFLINE, Block, Request
 
 SESSION = 5

@@ -1,7 +1,6 @@
 """Evaluations whose reports got lost: which workers the trainer still expects, and what they tell again."""
 
 import contextlib
-import time
 import types
 from typing import Any
 from unittest.mock import MagicMock
@@ -12,7 +11,6 @@ import pytest
 from tfagents_system.machine.files import write_json
 from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.report.episodes import Episode, Evaluations, Report
-from tfagents_system.run_files.heartbeat import BeatReader
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer import evaluations as evaluations_module
 from tfagents_system.trainer.evaluations import PolicyEvaluations
@@ -25,54 +23,43 @@ STRAGGLER_SECS = 30.0
 
 
 @pytest.mark.parametrize(
-    ("state", "since_secs", "silent_secs", "is_gone"),
+    ("state", "goes_on_beating", "is_gone"),
     [
-        ("evaluating", 600.0, 1.0, False),  # A long episode.
-        ("collecting", 600.0, 1.0, False),  # It evaluates when its iteration is collected.
-        ("waiting", 29.0, 1.0, False),
-        ("waiting", 31.0, 1.0, True),  # It has evaluated and its report was lost, or it does not know that it should.
-        ("evaluating", 600.0, 31.0, True),  # Paused or dead.
+        ("evaluating", True, False),  # A long episode.
+        ("collecting", True, False),  # It evaluates when its iteration is collected.
+        ("waiting", True, True),  # It has evaluated and its report was lost, or it does not know that it should.
+        ("evaluating", False, True),  # Paused or dead.
     ],
 )
 def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
-    tmp_path, monkeypatch, state, since_secs, silent_secs, is_gone
+    tmp_path, monkeypatch, state, goes_on_beating, is_gone
 ):
-    now = 1_700_000_000.0
-    monkeypatch.setattr(evaluations_module, "time", types.SimpleNamespace(time=lambda: now))
+    now = [1000.0]
+    monkeypatch.setattr(evaluations_module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     paths = RunPaths(tmp_path)
-    beat = {"state": state, "since": now - since_secs, "time": now - silent_secs}
     paths.heartbeats.mkdir(exist_ok=True)
-    write_json(paths.heartbeat("worker_3"), beat)
     params: Any = types.SimpleNamespace(
-        num_eval_episodes=1, asynchronous=True, eval_period_iters=1, eval_period_env_steps=None
+        num_eval_episodes=3, asynchronous=True, eval_period_iters=1, eval_period_env_steps=None
     )
     role: Any = types.SimpleNamespace(
-        beats=BeatReader(paths, every_secs=0.01),
-        paths=paths,
-        slots=SlotCounts(5, 5, 5),
-        deterministic=False,
-        is_far=False,
+        paths=paths, slots=SlotCounts(3, 3, 3), deterministic=False, is_far=False, has_left=lambda worker: False
     )
     evaluations = PolicyEvaluations(params, role, STRAGGLER_SECS)
-    beats: list[Any] = []
-    last = role.beats.last
-    monkeypatch.setattr(role.beats, "last", lambda name: beats.append(last(name)) or beats[-1])
-
-    def answer(worker_id):
-        """Once its heartbeat has been read: until then nobody is gone, and an answer is forgotten within 10 ms."""
-        deadline = time.monotonic() + 20
-        while True:
-            answered = evaluations._is_gone(worker_id)
-            if beats[-1] is not None:
-                return answered
-            assert not answered and time.monotonic() < deadline, "its heartbeat is being read"
-            time.sleep(0.001)
-
-    assert not evaluations._is_gone(3) and beats == [None], "its heartbeat is being read"
-    assert answer(4), "it was never heard of"
-    assert answer(3) == is_gone
+    evaluations.begin()
+    evaluations.start(0, [], 0, 0)
+    for secs in range(int(STRAGGLER_SECS) + 2):
+        now[0] += 1.0
+        beat = {"state": state, "since": 0.0, "time": 70.0 * secs * goes_on_beating}  # By another clock.
+        write_json(paths.heartbeat("worker_2"), beat)
+        for worker in (0, 1):
+            write_json(paths.heartbeat(f"worker_{worker}"), {"state": "evaluating", "since": 0.0, "time": secs})
+        evaluations.leave_out_gone()
+        if secs == STRAGGLER_SECS:
+            assert evaluations.missing() == [0, 1, 2], "it has the whole time"
+    assert evaluations.missing() == ([0, 1] if is_gone else [0, 1, 2])
     role.is_far = True
-    assert evaluations._is_gone(3), "a trainer elsewhere hears no heartbeats: whoever is late is gone"
+    now[0] += 1.0
+    assert evaluations.leave_out_gone(), "a trainer elsewhere hears no heartbeats: whoever is late is gone"
 
 
 def evaluator_over(connection: Any, **params: Any) -> Evaluator:

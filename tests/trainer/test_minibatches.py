@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfagents_system.trainer import minibatches as module
-from tfagents_system.trainer.iteration_plan import IterationPlan
-from tfagents_system.trainer.minibatches import Minibatches
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
+from tfagents_system.trainer import iteration_plan as module
+from tfagents_system.trainer.iteration_plan import IterationPlan, Minibatches
+from tfagents_system.trainer.state import TrainerState
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.transport.tables import Block, Request

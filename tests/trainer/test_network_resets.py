@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.specs import tensor_spec
 
 from tests.support.tiny_agents import ACTION, OBSERVATION, TinyParams
 from tfagents_system.agents.agent import make_agent, statistics_of
-from tfagents_system.trainer.learner import ResettingUpdate
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
+from tfagents_system.trainer.learner import Learner
+from tfagents_system.trainer.state import TrainerState
 
 
 class Params(TinyParams):
@@ -61,18 +63,12 @@ def test_weights_alpha_and_moments_begin_again_and_statistics_and_counters_stay(
     assert len(of_optimizers) > 20 and not any(np.any(value) for value in of_optimizers)
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "sac_discrete"])
-def test_networks_of_values_are_drawn_anew_too(algorithm):
-    params = Params({"horizon": 5})
-    params.algorithm = algorithm
-    choice = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
-    old, fresh = (make_agent(params, OBSERVATION, choice, tf.Variable(7, dtype=tf.int64)) for _ in range(2))
-    old.redraw(fresh)
-    for part, networks in old.networks().items():
-        np.testing.assert_equal(values(networks), values(fresh.networks()[part]))
-    assert [len(networks) for networks in old.networks().values()] == (
-        [0, 1, 1, 0] if algorithm == "dqn" else [1, 2, 2, 0]
-    )
+class Resetting(Learner):
+    """Its train step is that of the update."""
+
+    @property
+    def train_step(self):
+        return self.block_update.train_step
 
 
 class CountingUpdate:
@@ -92,21 +88,24 @@ class CountingUpdate:
         self.events.append("redrawn")
 
 
-def resetting(update, state, period):
-    return ResettingUpdate(update, state, lambda: update.train_step, update.redraw, period)
+def resetting(update: CountingUpdate, period: int) -> Any:
+    learner: Any = Resetting.__new__(Resetting)
+    learner._role = SimpleNamespace(params=SimpleNamespace(reset_period_updates=period))
+    learner.block_update, learner.state, learner._redraw = update, TrainerState(), update.redraw
+    return learner
 
 
 def test_a_reset_comes_right_before_the_update_after_each_multiple_of_the_period():
-    update, state = CountingUpdate(), TrainerState()
-    call = resetting(update, state, 4)
-    assert call([np.arange(10.0)]) == {"loss": 4.5}, "the mean is over all updates of the block"
+    update = CountingUpdate()
+    learner = resetting(update, 4)
+    assert learner.update([np.arange(10.0)]) == {"loss": 4.5}, "the mean is over all updates of the block"
     assert update.events == [(0, 4), "redrawn", (4, 8), "redrawn", (8, 10)]
-    call([np.arange(2.0)])
-    assert update.events[-1] == (10, 12) and state.network_resets == 2, "none at the end: nothing would be trained"
+    learner.update([np.arange(2.0)])
+    assert update.events[-1] == (10, 12) and learner.state.network_resets == 2, "none at the end: nothing is trained"
 
 
 def test_a_run_that_is_resumed_at_a_multiple_does_the_same_reset():
-    update, state = CountingUpdate(), TrainerState()
+    update = CountingUpdate()
     update.train_step = 4
-    resetting(update, state, 4)([np.zeros(1)])
+    resetting(update, 4).update([np.zeros(1)])
     assert update.events == ["redrawn", (4, 5)]

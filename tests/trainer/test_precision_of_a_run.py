@@ -6,7 +6,7 @@ import pytest
 
 from tfagents_system.trainer import learner as learner_module
 from tfagents_system.trainer.learner import Learner
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
+from tfagents_system.trainer.state import TrainerState
 
 
 def choice(wanted, state, monkeypatch, fast):
@@ -35,20 +35,8 @@ def test_auto_takes_what_is_faster_without_a_warning_and_records_it(monkeypatch,
     assert state.matmul_precision == expected
 
 
-def test_a_resumed_run_keeps_float32_on_a_cpu_that_is_fast_in_bfloat16(monkeypatch):
-    state = TrainerState(matmul_precision="float32")
-    assert choice("auto", state, monkeypatch, fast=True) == ("float32", 0, 0)
-
-
 def test_a_resumed_run_in_bfloat16_goes_on_in_float32_only_with_a_warning(monkeypatch):
     state = TrainerState(matmul_precision="bfloat16")
     assert choice("auto", state, monkeypatch, fast=True) == ("bfloat16", 1, 0)
     assert choice("auto", state, monkeypatch, fast=False) == ("float32", 1, 1)
     assert state.matmul_precision == "bfloat16"
-
-
-def test_a_precision_that_is_asked_for_is_not_recorded(monkeypatch):
-    state = TrainerState()
-    assert choice("bfloat16", state, monkeypatch, fast=False) == ("float32", 1, 1)
-    assert choice("float32", state, monkeypatch, fast=True) == ("float32", 0, 0)
-    assert state.matmul_precision is None

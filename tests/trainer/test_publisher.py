@@ -91,13 +91,6 @@ def test_what_ends_a_publication_reaches_the_trainer(connection, publisher, call
     assert connection.put_items == []
 
 
-def test_closing_waits_for_what_is_under_way(connection, publisher):
-    publisher.publish([np.array([1])], None, progress(1))
-    threading.Timer(0.2, connection.go.release, (2,)).start()
-    publisher.close()
-    assert len(connection.put_items) == 2
-
-
 def test_what_is_handed_over_is_not_changed_by_the_next_update():
     variable = tf.Variable([1.0, 2.0], name="kernel")
     arrays = weights.to_arrays(weights.read_weights({"kernel": variable}))
@@ -149,45 +142,6 @@ def test_within_an_iteration_each_policy_is_in_memory_and_few_on_the_server(conn
         now[0] += 0.125
     on_server = [int(arrays[0][0]) for table, arrays in connection.put_items if table == tables.WEIGHTS]
     assert on_server == [0, 10, 18, 26], "one a second"
-
-
-def test_a_slow_server_gets_fewer_policies_within_iterations(connection, publisher, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    put = connection.put
-
-    def put_slowly(table, arrays):
-        now[0] += 0.5
-        put(table, arrays)
-
-    connection.put = put_slowly
-    connection.go.release(100)
-    for number in range(300):
-        publisher.publish_within([np.array([number])], progress(0))
-        publisher.wait()
-        now[0] += 0.1
-    told = len(connection.put_items) / 2
-    assert told * 1.0 / (now[0] - 100.0) == pytest.approx(0.1, abs=0.03), "a tenth of the thread's time"
-
-
-@pytest.mark.parametrize(
-    ("train_step", "count", "period", "ends", "due"),
-    [
-        (0, 100, None, [100], []),
-        (0, 0, 10, [], []),
-        (0, 100, 40, [40, 80, 100], [40, 80]),
-        (130, 100, 40, [30, 70, 100], [160, 200]),
-        (100, 5, 1, [1, 2, 3, 4, 5], [101, 102, 103, 104, 105]),
-        (50, 50, 100, [50], [100]),
-        (10, 50, 1000, [50], []),
-    ],
-)
-def test_a_block_is_parted_where_a_policy_is_due(connection, train_step, count, period, ends, due):
-    publisher = Publisher(connection, 2, period)
-    parts = list(publisher.parts(train_step, count))
-    assert [part.stop for part in parts] == ends
-    assert [part.start for part in parts] == [0, *ends][: len(ends)]
-    assert [train_step + end for end in ends if publisher.is_due(train_step + end)] == due
 
 
 def test_a_restarted_server_gets_the_newest_policy_of_mid_iteration(connection, publisher):

@@ -9,8 +9,8 @@ from tests.support.settings_for_tests import variables_with
 from tfagents_system.replay.ring_header import COUNTED_ITERATIONS
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.trainer.iteration_plan import IterationPlan
-from tfagents_system.trainer.saves import TrainerSaves
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
+from tfagents_system.trainer.state import TrainerState
+from tfagents_system.trainer.trainer_checkpoints import TrainerSaves
 
 STEPS = 25
 
@@ -33,10 +33,24 @@ def saved_iterations(resumed_at: int = 0, **attributes: Any) -> list[int]:
     state.env_steps = state.end_env_steps = STEPS * resumed_at
     plan = IterationPlan(state, lambda: state.iteration * STEPS, params.num_iter, None, 1.0)
     checkpoints: Any = SimpleNamespace(save=lambda *args, **options: saved.append(state.iteration))
+
+    class Learner:
+        """An update a step."""
+
+        @property
+        def train_step(self) -> int:
+            return state.iteration * STEPS
+
+    learner: Any = Learner()
+    learner.state, learner.checkpoints = state, checkpoints
     told, deleted = list[int](), list[Any]()
-    export: Any = SimpleNamespace(save_checkpoint=told.append, save_model=told.append, delete_earlier=deleted.append)
-    kept = checkpoints, export, TimeShares()
-    saves = TrainerSaves(params, variables_with(), state, plan, lambda: state.iteration * STEPS, *kept)
+    export: Any = SimpleNamespace(
+        save_checkpoint=lambda iteration, is_periodic: told.append(iteration),
+        save_model=told.append,
+        delete_earlier=deleted.append,
+    )
+    role: Any = SimpleNamespace(params=params, variables=variables_with())
+    saves = TrainerSaves(role, learner, plan, export, TimeShares())
     saves.begin(restored=resumed_at > 0)
     while state.iteration < resumed_at + 1900:
         state.env_steps += STEPS

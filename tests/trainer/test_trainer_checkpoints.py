@@ -13,16 +13,16 @@ from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.waiting import until
 from tfagents_system.agents.agent import set_fixed_alpha
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.agents.normalization import RewardScale
 from tfagents_system.errors import UserError
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.trainer import trainer_checkpoints as checkpoints_module
-from tfagents_system.trainer.trainer_checkpoints import SaveError, TrainerState
+from tfagents_system.trainer.state import TrainerState
+from tfagents_system.trainer.trainer_checkpoints import SaveError
 
 
 def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_path):
-    agent, state = build(), TrainerState(4, 900, -1.5, "policy_checkpoint_0000000003", 1)
+    agent, state = build(), TrainerState(4, 900, {"checkpoint": "policy_checkpoint_0000000003", "eval_return": -1.5}, 1)
     checkpoints, asked = checkpoints_of(tmp_path, agent, state)
     assert checkpoints.restore() is None
     update = BlockUpdate(agent, B, TransitionForm(), seed=5)
@@ -43,15 +43,6 @@ def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_pa
     for a, b in zip(agent.critics[0].variables, other.critics[0].variables, strict=True):
         moments = [agent_.get_slot(v, "m") for agent_, v in ((agent.critic_optimizer, a), (other.critic_optimizer, b))]
         np.testing.assert_array_equal(*moments)
-
-
-def test_the_last_two_checkpoints_are_kept(tmp_path):
-    agent = build()
-    checkpoints, _ = checkpoints_of(tmp_path, agent)
-    for _ in range(3):
-        agent.train_step_counter.assign_add(10)
-        checkpoints.save(5.0, {}, wait=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint_0000000020", "checkpoint_0000000030"]
 
 
 def test_no_agent_begins_anew_where_the_run_has_lost_its_checkpoints(tmp_path):
@@ -139,14 +130,6 @@ def test_a_checkpoint_of_another_agent_is_refused_in_words(tmp_path, before, aft
         checkpoints_of(tmp_path, build(**after))[0].restore()
 
 
-def test_rewards_that_are_not_scaled_any_more_are_another_agent(tmp_path):
-    agent = build()
-    agent.reward_scale = RewardScale()
-    checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
-    with pytest.raises(UserError, match="have different agents"):
-        checkpoints_of(tmp_path, build())[0].restore()
-
-
 def test_an_alpha_that_is_fixed_is_that_of_the_params_not_of_the_checkpoint(tmp_path):
     checkpoints_of(tmp_path, build(sac_log_alpha=-2.0))[0].save(5.0, {}, wait=True)
     for learns, expected in ((False, 0.5), (True, -2.0)):
@@ -155,18 +138,3 @@ def test_an_alpha_that_is_fixed_is_that_of_the_params_not_of_the_checkpoint(tmp_
         checkpoints_of(tmp_path, agent)[0].restore()
         set_fixed_alpha(agent, params)
         assert float(agent.log_alpha) == expected
-
-
-def test_what_is_called_when_it_is_complete_is_called_once_it_can_be_found(tmp_path, monkeypatch):
-    checkpoints, _ = checkpoints_of(tmp_path, build())
-    found = []
-    checkpoints.save(5.0, {}, lambda: found.append(kept_checkpoints.newest_train_step(tmp_path)), wait=True)
-    assert found == [0]
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(kept_checkpoints, "finish", fail)
-    with pytest.raises(SaveError):
-        checkpoints.save(5.0, {}, lambda: found.append(1), wait=True)
-    assert found == [0]

@@ -1,21 +1,19 @@
 """Sessions of a trainer only grow, whatever the clock says."""
 
-from tfagents_system.trainer.trainer import next_session
+import types
+
+from tfagents_system.trainer import trainer
 
 
-def test_a_clock_that_was_set_back_is_no_reason_to_be_ignored(tmp_path):
-    path = tmp_path / "trainer_session.json"
-    first = next_session(path, 0, lambda: 1000)
-    restarted = next_session(path, 0, lambda: 10)
-    gone_back = next_session(path, restarted, lambda: 10)
-    assert (first, restarted, gone_back) == (1000, 1001, 1002)
-    assert next_session(path, gone_back, lambda: 5000) == 5000
+def test_a_session_is_above_all_others_wherever_the_clock_is_and_whatever_is_remembered(tmp_path, monkeypatch):
+    def next_session(last, clock, path=tmp_path / "trainer_session.json"):
+        monkeypatch.setattr(trainer, "time", types.SimpleNamespace(time_ns=lambda: clock))
+        return trainer.next_session(path, last)
 
-
-def test_what_is_remembered_may_be_missing_damaged_or_not_writable(tmp_path):
-    path = tmp_path / "trainer_session.json"
+    assert [next_session(0, 1000), next_session(0, 10), next_session(1001, 10)] == [1000, 1001, 1002]
+    assert next_session(1002, 5000) == 5000
     for text in ("", "[]", '{"session": "x"}', "{}"):
-        path.write_text(text)
-        assert next_session(path, 0, lambda: 7) == 7
+        (tmp_path / "trainer_session.json").write_text(text)
+        assert next_session(0, 7) == 7
     (tmp_path / "file").write_text("")
-    assert next_session(tmp_path / "file" / "session.json", 8, lambda: 7) == 9
+    assert next_session(8, 7, tmp_path / "file" / "session.json") == 9, "it can't be written"

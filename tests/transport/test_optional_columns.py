@@ -55,7 +55,7 @@ def test_they_come_through_wire_and_ring(tmp_path, layout, history):
     if layout.episode is not None:
         place = (3 << 32) + 3 - history
         expected = [[2**60 + 9, place + row] for row in range(6 + history)]
-        assert ring.rows.episode_at(np.arange(6 + history)).tolist() == expected
+        assert ring.episode[np.arange(6 + history)].tolist() == expected
         assert {segment.worker_id for segment in stored.segments()} == {3}
     if layout.potential is not None:
         first = ring.held_rows[: 6 + history]

@@ -127,10 +127,11 @@ def test_bundles_leave_the_bytes_that_single_segments_leave(tmp_path_factory, se
         if bundle := list(itertools.islice(remaining, count)):
             assert together.extend(list(from_wire(to_wire(bundle), LAYOUT))) == len(bundle)
             assert together.extend(bundle) == 0, "each is stored once"
-    for ours, theirs in zip(together.rows.columns, singly.rows.columns, strict=True):
+    for ours, theirs in zip(together.columns, singly.columns, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert content(together) == content(singly)
     assert (together.held_out_steps, together.repeated_steps) == (singly.held_out_steps, singly.repeated_steps)
+    together.rollback(together.snapshot())
     assert together.verify() == 0
     reopened = Ring.open(folder / "together", LAYOUT, CAPACITY, SLACK)
     assert content(reopened) == content(singly)

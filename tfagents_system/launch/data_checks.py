@@ -190,7 +190,7 @@ def _compare_actions(taken: Taken, run_specs: tuple[Any, Any, Any], findings: Fi
 
 
 def _compare_rows(taken: Taken, params: TrainParamsBase, specs: bytes, findings: Findings) -> None:
-    from tfagents_system.replay.ring_sizes import buffer_size_to_take, capacity_rows, longest_segment_rows
+    from tfagents_system.replay.ring_files import capacity_rows, longest_segment_rows
     from tfagents_system.replay.stored_ring import StoredRing, differences
 
     layout, stored = _conversion(params, specs).layout, StoredRing(Path(taken.run))
@@ -203,7 +203,7 @@ def _compare_rows(taken: Taken, params: TrainParamsBase, specs: bytes, findings:
     if (needed := stored.longest_segment_rows(most)) > longest:
         raise UserError(
             f"SAC_FROM={taken.source} has segments of {needed:,} rows, and the replay buffer takes {longest:,} at "
-            f"most: set buffer_size to at least {buffer_size_to_take(needed, params, layout):,}"
+            "most: raise buffer_size"
         )
     findings.fact(ANOTHER_RUN, f"{taken.run}: {stored.steps:,} steps")
     if stored.rows > most:
@@ -221,11 +221,10 @@ def ring_findings(params: TrainParamsBase, layout: Layout, folder: Path, run: Ru
       layout: Of its experience from now on.
       folder: Of the ring, which has one layout and size for life.
     """
-    from tfagents_system.replay.ring_files import find_any_files
-    from tfagents_system.replay.ring_sizes import capacity_rows
+    from tfagents_system.replay.ring_files import RingFiles, capacity_rows
     from tfagents_system.replay.stored_ring import differences
 
-    if (ring := find_any_files(folder)) is None:
+    if (ring := RingFiles.find(folder)) is None:
         return []
     lines = differences(layout, ring.layout, makes_do=False, words=("now", "before"))
     if not lines and (rows := capacity_rows(params, layout)) != ring.capacity_rows:

@@ -391,7 +391,7 @@ class Inspector:
 
     def _check_sizes(self, paths: RunPaths, params: TrainParamsBase, outcome: Outcome, own_bytes: int) -> None:
         """Checks memory and disk."""
-        from tfagents_system.replay.ring_sizes import ring_bytes
+        from tfagents_system.replay.ring_files import ring_bytes
 
         values, findings, run = self._values, self._findings, self._start.run_before
         workers = costs.workers_here(values)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tfagents_system.replay.ring_files import row_ranges
-from tfagents_system.replay.ring_rows import RingRows
 
 
 class Found(NamedTuple):
@@ -53,11 +52,11 @@ class EpisodeIndex:
     Segments are sorted by episode whenever some have come or gone: milliseconds for tens of thousands of them.
 
     Args:
-      rows: Of the ring, with the column `episode`.
+      steps_left, episode: Columns of the ring; None: it has none of episodes, and nobody asks.
     """
 
-    def __init__(self, rows: RingRows) -> None:
-        self._rows = rows
+    def __init__(self, steps_left: np.ndarray, episode: np.ndarray | None) -> None:
+        self._steps_left, self._column, self._num_rows = steps_left, episode, len(steps_left)
         self._held = (0, 0)
         self._ending = np.empty(0, np.int32)  # By rows of the files: the segment that ends there.
         self._segments = _Segments(*(np.empty(0, np.int64) for _ in _Segments._fields))  # As they were stored.
@@ -71,8 +70,8 @@ class EpisodeIndex:
         """
         if held != self._held:
             self._update(*held)
-        left = self._rows.steps_left[rows]
-        segment = self._ending[(rows + left) % self._rows.num_rows]
+        left = self._steps_left[rows]
+        segment = self._ending[(rows + left) % self._num_rows]
         episode = self._episode[segment]
         return Found(segment, episode, self._end[segment] - left, self._first_place[episode], self._last_place[episode])
 
@@ -83,7 +82,7 @@ class EpisodeIndex:
         if is_elsewhere.any():
             segment = segment.copy()
             segment[is_elsewhere] = self._segment_at(found.episode[is_elsewhere], places[is_elsewhere])
-        rows: np.ndarray = (self._shift[segment] + places) % self._rows.num_rows
+        rows: np.ndarray = (self._shift[segment] + places) % self._num_rows
         return rows
 
     def _segment_at(self, episode: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -119,16 +118,17 @@ class EpisodeIndex:
         self._first_place = np.minimum.reduceat(self._start, self._head) if count else self._start
         self._last_place = place[self._tail - 1]
         if not len(self._ending):
-            self._ending = np.zeros(self._rows.num_rows, np.int32)
-        self._ending[last % self._rows.num_rows] = np.arange(count)
+            self._ending = np.zeros(self._num_rows, np.int32)
+        self._ending[last % self._num_rows] = np.arange(count)
 
     def _read(self, begin: int, end: int) -> _Segments:
         """The segments in these rows; `begin` may be within the first one."""
-        parts = row_ranges(begin, end, self._rows.num_rows)
-        left = np.concatenate([self._rows.steps_left[part] for part in parts]) if parts else np.empty(0, np.int32)
+        parts = row_ranges(begin, end, self._num_rows)
+        left = np.concatenate([self._steps_left[part] for part in parts]) if parts else np.empty(0, np.int32)
         last = begin + np.flatnonzero(left == 0)
         first = np.append(begin, last[:-1] + 1)[: len(last)]
         is_held = last > first  # One row alone is no part of a transition, or damaged.
         first, last = first[is_held], last[is_held]
-        number, start = self._rows.episode_at(first).T
+        assert self._column is not None, "the layout says of which episode a row is"
+        number, start = self._column[first % self._num_rows].T
         return _Segments(number, start, start + last - first, last)

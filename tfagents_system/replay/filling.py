@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.recovery import RingFolders
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.ring_files import find_files
+from tfagents_system.replay.ring_files import RingFiles
 from tfagents_system.replay.stored_ring import StoredRing, differences, fitted
 from tfagents_system.run_files.kept_checkpoints import newest_complete
 from tfagents_system.run_files.run_paths import RunPaths
@@ -51,9 +51,9 @@ def move_ring(taken: Taken, places: RingFolders, layout: Layout, capacity_rows: 
     """
     if not taken.moves or places.is_copied or places.home.exists():
         return
-    theirs = _ring_there(taken)
-    files = find_files(theirs, layout)
-    if files is not None and files.capacity_rows == capacity_rows:
+    theirs = RunPaths(Path(taken.run)).replay
+    files = RingFiles.find(theirs)
+    if files is not None and (files.layout, files.capacity_rows) == (layout, capacity_rows):
         os.rename(theirs, places.home)
 
 
@@ -73,30 +73,22 @@ def fill(ring: Ring, taken: Taken, places: RingFolders, frame_stack: FrameStack 
     """
     if ring.run == taken.mark or newest_complete(places.checkpoints) is not None:
         return
-    began = time.monotonic()
+    began, source = time.monotonic(), Path(taken.run)
     discard(ring.folder)
-    if taken.moves and not _ring_there(taken).exists():
-        logging.info("the ring was moved from %s", taken.run)
+    if taken.moves and not RunPaths(source).replay.exists():
+        logging.info("the ring was moved from %s", source)
     else:
         ring.clear()
-        _copy(ring, Path(taken.run), frame_stack)
+        stored = StoredRing(source)
+        if lines := differences(ring.layout, stored.layout):
+            raise UserError(f"SAC_FROM={source} has another layout than this run: {'; '.join(lines)}")
+        segments = finite(stored.segments(ring.capacity_rows), f"SAC_FROM={source}")
+        add_segments(ring, segments, source, frame_stack)
+        if stored.damaged_steps:
+            logging.error("%s: %d steps were damaged and are left out", source, stored.damaged_steps)
     ring.begin_run(taken.mark, taken.env_steps, counts_rows=counts)
     ring.make_durable()
-    logging.info("the ring has %d steps of %s after %.1f s", ring.ring_steps, taken.run, time.monotonic() - began)
-
-
-def _ring_there(taken: Taken) -> Path:
-    return RunPaths(Path(taken.run)).replay
-
-
-def _copy(ring: Ring, source: Path, frame_stack: FrameStack) -> None:
-    stored = StoredRing(source)
-    if lines := differences(ring.layout, stored.layout):
-        raise UserError(f"SAC_FROM={source} has another layout than this run: {'; '.join(lines)}")
-    segments = finite(stored.segments(ring.capacity_rows), f"SAC_FROM={source}")
-    add_segments(ring, segments, source, frame_stack)
-    if stored.damaged_steps:
-        logging.error("%s: %d steps were damaged and are left out", source, stored.damaged_steps)
+    logging.info("the ring has %d steps of %s after %.1f s", ring.ring_steps, source, time.monotonic() - began)
 
 
 def finite(segments: Iterable[Segment], what: str) -> Iterator[Segment]:
@@ -113,7 +105,10 @@ def add_segments(ring: Ring, segments: Iterable[Segment], source: Path, frame_st
     numbered = _renumbered(segments, ring.total_rows) if ring.layout.episode is not None else segments
     fitting = (_fit(segment, ring.layout, frame_stack) for segment in numbered)
     while together := list(itertools.islice(fitting, _SEGMENTS_AT_ONCE)):
-        _take_over(ring, together, source)
+        try:
+            ring.take_over(together)
+        except ValueError as error:
+            raise UserError(f"SAC_FROM={source}: {error}: raise buffer_size") from None
 
 
 def _renumbered(segments: Iterable[Segment], rows: int) -> Iterator[Segment]:
@@ -127,13 +122,6 @@ def _renumbered(segments: Iterable[Segment], rows: int) -> Iterator[Segment]:
         key = (segment.worker_id, number) if number is not None else object()
         new = known.setdefault(key, -1 - rows - len(known))
         yield dataclasses.replace(segment, worker_id=0, episode=np.array([[new, first]], np.int64))
-
-
-def _take_over(ring: Ring, segments: Sequence[Segment], source: Path) -> None:
-    try:
-        ring.take_over(segments)
-    except ValueError as error:
-        raise UserError(f"SAC_FROM={source}: {error}: raise buffer_size") from None
 
 
 def _fit(segment: Segment, layout: Layout, frame_stack: FrameStack) -> Segment:

@@ -118,11 +118,11 @@ class Relabelled:
 def _goal_rows(ring: Ring, rng: np.random.Generator, rows: np.ndarray, strategy: Strategy) -> np.ndarray:
     """Rows whose achieved goals are to be desired, of rows `[N]` at which transitions start."""
     episodes = ring.episodes
-    found = episodes.find(rows, ring.held)
+    located = episodes.find(rows, ring.held)
     if strategy == "future":
-        goal = rng.integers(found.place + 1, found.last + 1)
+        goal = rng.integers(located.place + 1, located.last + 1)
     elif strategy == "final":
-        goal = found.last
+        goal = located.last
     else:
-        goal = rng.integers(found.first + 1, found.last + 1)
-    return episodes.rows(found, goal)
+        goal = rng.integers(located.first + 1, located.last + 1)
+    return episodes.rows(located, goal)

@@ -93,25 +93,25 @@ def experience(
     return Experience(n_steps, rewards, discounts, gamma)
 
 
-def mini_race(found: Experience, t: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
+def mini_race(ahead: Experience, t: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Transitions that are over at time T, as Linesight's buffer_collate_function makes them.
 
     n' = n - max(0, t + n - T). It is terminal where the episode terminates within n' steps, or where t + n >= T:
     g = 0, else g = gammas[n' - 1]. The reward is rewards[n' - 1] + g Phi(s') - Phi(s).
 
     Args:
-      found: The experience, n below T.
+      ahead: The experience, n below T.
       t: `[N]` integers from 0 to T - 1: the times at which it begins.
       num_steps: T.
 
     Returns:
       Reward and discount `[N]` float32; g is gamma * discount.
     """
-    ends = t + found.n_steps
-    within = found.n_steps - np.maximum(0, ends - num_steps)
+    ends = t + ahead.n_steps
+    within = ahead.n_steps - np.maximum(0, ends - num_steps)
     place = (within - 1, np.arange(len(t)))
-    rewards, discounts = (np.stack(each)[place] for each in (found.rewards, found.discounts))
-    return found._shaped(rewards, np.where(ends >= num_steps, np.float32(0), discounts))
+    rewards, discounts = (np.stack(steps)[place] for steps in (ahead.rewards, ahead.discounts))
+    return ahead._shaped(rewards, np.where(ends >= num_steps, np.float32(0), discounts))
 
 
 def draw_times(rng: np.random.Generator, count: int, races: MiniRaces) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""When minibatches may be drawn. It follows the arrival of experience, so no dead or late worker can stop a run."""
+"""When minibatches may be drawn: it follows the arrival of experience, so no dead or late worker can stop a run.
+
+And in which order segments are stored where it must not depend on who was faster (SAC_DETERMINISTIC=1).
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,16 @@ import abc
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-import numpy as np
 from absl import logging
 
 from tfagents_system.agents.iteration_counts import updates_due
 from tfagents_system.replay.ring import Ring
+from tfagents_system.transport.segments import Segment
 from tfagents_system.transport.tables import AS_DUE, Request
 
 _ASK_SECS = 1.0
-_ITERATIONS_APART = 2  # That workers are at most, while none is late.
 
 
 class Pacing(abc.ABC):
@@ -51,8 +53,7 @@ class Pacing(abc.ABC):
 class Lockstep(Pacing):
     """Iteration i is drawn when all workers that are waited for have collected it.
 
-    Those are the planned ones from the start, others from their first segment on, and those that were at work before a
-    restart of the replay server. One that is `straggler_secs`
+    Those are the planned ones from the start, and others from their first segment on. One that is `straggler_secs`
     later than the first one is left out until its next segment arrives; one that has left, at once.
 
     Args:
@@ -62,7 +63,6 @@ class Lockstep(Pacing):
       clock: Seconds; monotonic.
       has_left: Whether a worker said that it has stopped; asked once a second at most. It reads no files itself.
       updates_per_env_step: See Pacing.
-      planned_only: Nobody else was at work before a restart: an earlier start may have had more workers.
     """
 
     def __init__(
@@ -73,8 +73,6 @@ class Lockstep(Pacing):
         clock: Callable[[], float] = time.monotonic,
         has_left: Callable[[int], bool] = lambda worker_id: False,
         updates_per_env_step: float | None = None,
-        *,
-        planned_only: bool = False,
     ) -> None:
         self.updates_per_env_step = updates_per_env_step
         self._ring = ring
@@ -82,15 +80,10 @@ class Lockstep(Pacing):
         self._clock = clock
         self._has_left = has_left
         self._ask_at = -math.inf
-        self._waited_for = set(range(num_workers)) | (set() if planned_only else self._at_work())
+        self._waited_for = set(range(num_workers))
         self._known = set(self._waited_for)
         # Of each iteration that is asked for, when its first worker was seen done: two are asked for in turn.
         self._first_done: dict[int, float] = {}
-
-    def _at_work(self) -> set[int]:
-        """Workers of whom the ring has one of the newest iterations."""
-        done = self._ring.iterations_done
-        return set(np.flatnonzero(done >= max(0, int(done.max()) - _ITERATIONS_APART)).tolist())
 
     def heard(self, worker_id: int) -> None:
         """The worker is waited for from now on, or again."""
@@ -201,3 +194,70 @@ class Asynchronous(Pacing):
     def _budget(self) -> int:
         due = updates_due(self._policy_steps(), self._max_updates_per_env_step)
         return due + (self._updates_of_lost_steps or 0)
+
+
+class WorkerOrder:
+    """Holds an iteration's segments back until it is complete, then gives them worker by worker.
+
+    What is held is lost with the process: workers collect such an iteration again, with the same numbers.
+
+    Args:
+      ring: Knows which iteration each worker has completed.
+      workers_of: The workers that collect in an iteration.
+      has_room: Whether so many more rows may be stored now, behind so many that are released already: not while the
+        ring would no longer go back to a checkpoint.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        workers_of: Callable[[int], Collection[int]],
+        has_room: Callable[[int, int], bool] = lambda num_rows, rows_before: True,
+    ) -> None:
+        self._ring = ring
+        self._workers_of = workers_of
+        self._has_room = has_room
+        self._held: dict[int, list[Segment]] = {}  # by worker, in order
+
+    def take(self, segment: Segment) -> list[Segment]:
+        """Takes a segment; returns those that are to be stored now, in their order."""
+        record = self._ring.worker(segment.worker_id)
+        if segment.incarnation != record.incarnation and segment.iteration <= record.iteration_done:
+            return []  # It was stored while the worker started again: the sender learns of it.
+        held = self._held.get(segment.worker_id, [])
+        if held and segment.incarnation > held[0].incarnation:
+            held = []  # The worker was restarted and begins its iteration again.
+        if held and segment.incarnation < held[0].incarnation:
+            return []
+        stored = record.number if record.incarnation == segment.incarnation else -1
+        if segment.number == stored + len(held) + 1:
+            held = [*held, segment]
+        self._held[segment.worker_id] = held
+        return self.release()
+
+    def release(self, rows_before: int = 0) -> list[Segment]:
+        """Those that are to be stored now; to be asked again, for room may have come.
+
+        Args:
+          rows_before: Released and not stored yet.
+        """
+        iteration = min((segment.iteration for held in self._held.values() for segment in held), default=0)
+        if not all(self._has_completed(worker_id, iteration) for worker_id in self._workers_of(iteration)):
+            return []
+        ready = [
+            segment
+            for worker_id in sorted(self._held)
+            for segment in self._held[worker_id]
+            if segment.iteration == iteration
+        ]
+        num_rows = sum(segment.num_rows for segment in ready)
+        if not ready or not self._has_room(num_rows, rows_before):
+            return []
+        for worker_id, held in self._held.items():
+            self._held[worker_id] = [segment for segment in held if segment.iteration != iteration]
+        return ready + self.release(rows_before + num_rows)
+
+    def _has_completed(self, worker_id: int, iteration: int) -> bool:
+        if self._ring.worker(worker_id).iteration_done >= iteration:
+            return True
+        return any(s.end_of_iteration and s.iteration == iteration for s in self._held.get(worker_id, []))

@@ -85,7 +85,7 @@ class Priorities:
     def _plant(self) -> None:
         """Makes the tree of its column."""
         ring, is_start = self._ring, np.zeros(len(self._column), bool)
-        is_start[: ring.num_rows] = ring.rows.is_training_start(slice(0, ring.num_rows))
+        is_start[: ring.num_rows] = ring.is_training_start(slice(0, ring.num_rows))
         self._tree = SumTree(self._column, is_start, self._exponent)
 
     def _take_over(self) -> None:
@@ -94,7 +94,7 @@ class Priorities:
         if known == ring.total_rows:
             return
         for part in row_ranges(max(known, ring.total_rows - ring.num_rows), ring.total_rows, ring.num_rows):
-            self._tree.renew(part, ring.rows.is_training_start(part))
+            self._tree.renew(part, ring.is_training_start(part))
         self._known_rows[0] = ring.total_rows  # Last: a process that dies before this does it again.
 
 
@@ -190,18 +190,18 @@ class SumTree:
           where there is no leaf to be drawn.
         """
         with self._only(parts) as inner:
-            _, count, num_new, priority = np.sum([self._nodes[:, each].sum(axis=1) for each in inner], axis=0)
+            _, count, num_new, priority = np.sum([self._nodes[:, part].sum(axis=1) for part in inner], axis=0)
             num_measured = count - num_new
             twice_the_mean = np.array(2 * priority / num_measured if num_measured else 1, np.float32)
             new_weight = float(self._power(twice_the_mean))
-            weight = np.concatenate([self._nodes[0, each] + new_weight * self._nodes[2, each] for each in inner])
+            weight = np.concatenate([self._nodes[0, part] + new_weight * self._nodes[2, part] for part in inner])
             ends = np.cumsum(weight)
             if not count:
                 return np.zeros(0, np.int64), np.zeros(0)
             wanted = np.minimum(u * ends[-1], np.nextafter(ends[-1], 0))
-            found = np.searchsorted(ends, wanted, side="right")
-            within = 1 - (ends[found] - wanted) / weight[found]
-            nodes = np.concatenate([np.arange(each.start, each.stop) for each in inner])[found]
+            index = np.searchsorted(ends, wanted, side="right")
+            within = 1 - (ends[index] - wanted) / weight[index]
+            nodes = np.concatenate([np.arange(part.start, part.stop) for part in inner])[index]
             leaves, weights = self._search(nodes, within, new_weight)
         return nodes * GROUP + leaves, weights * (count / ends[-1])
 
@@ -224,7 +224,7 @@ class SumTree:
         self._weights[edges] = np.where(is_inside, weights, np.float32(0))
         self._nodes[:, edges] = _sums(self._weights[edges], np.where(is_inside, self._priorities[edges], np.float32(0)))
         inner, end = list[slice](), 0
-        for part in sorted(parts, key=lambda each: each.start):
+        for part in sorted(parts, key=lambda part: part.start):
             inner.append(slice(max(end, part.start // GROUP), -(-part.stop // GROUP)))
             end = inner[-1].stop
         try:

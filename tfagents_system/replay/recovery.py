@@ -3,12 +3,17 @@
 After a process was killed the ring is as it was, to the last segment: the kernel keeps the pages. After anything else
 (a power cut, a copied run directory, another node, scratch that was cleared) nobody knows which pages reached the
 disk, and the ring goes back to the newest complete checkpoint, whose rows were on disk before it was complete.
+
+A ring on a node's own scratch (SAC_REPLAY_DIR) has a copy in the run directory, brought up to date with each
+checkpoint: the same files, with the same rows in the same places, and the newest snapshot as header. Opened without
+scratch, the copy is the ring of the run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shutil
 import time
 from pathlib import Path
@@ -20,8 +25,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.machine.files import make_private, read_json, write_json
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
-from tfagents_system.replay.ring_copy import RingCopy
-from tfagents_system.replay.ring_files import RingFiles, find_files
+from tfagents_system.replay.ring_files import DESCRIPTION, RingFiles, row_ranges
 from tfagents_system.replay.ring_header import DamagedHeaderError
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.kept_checkpoints import PRIORITIES, Checkpoint, newest_complete, why_lost
@@ -67,21 +71,96 @@ class RingFolders:
         return self.ring.resolve() != self.home.resolve()
 
 
+class RingCopy:
+    """The copy of a ring in the run directory; takes what is new in the ring.
+
+    Args:
+      ring: The ring on scratch.
+      folder: Of the copy; made where it does not exist.
+
+    Raises:
+      UserError: The folder is too small, can't be written, or holds a ring of another kind.
+    """
+
+    def __init__(self, ring: Ring, folder: Path) -> None:
+        self._ring = ring
+        self._files = RingFiles.prepare(folder, ring.layout, ring.capacity_rows, ring.files.slack_rows)
+        self._files.mend_header()
+        self._copied_rows = 0  # Rows with smaller numbers are in the copy, if the ring still holds them.
+
+    def restore(self, snapshot: bytes | None) -> bytes:
+        """Writes the rows that a snapshot covers into the ring, at their places; it is to be rolled back to it then.
+
+        Args:
+          snapshot: None is that of the last copy.
+
+        Returns:
+          The snapshot.
+
+        Raises:
+          DamagedHeaderError: It is damaged, or of another ring.
+        """
+        if snapshot is None:
+            newest = self._files.newest_header()
+            snapshot = b"" if newest is None else newest.tobytes()
+        first, last = self._covered(snapshot)
+        with self._ring.lock:
+            for column, rows in zip(self._files.columns, self._ring.columns, strict=True):
+                copied = self._files.map(column)
+                for part in row_ranges(first, last, self._files.num_rows):
+                    rows[part] = copied[part]
+        self._copied_rows = last
+        return snapshot
+
+    def begin_after(self, snapshot: bytes) -> None:
+        """Says that the copy has what this snapshot covers: it was written to a checkpoint, after the rows."""
+        _, self._copied_rows = self._covered(snapshot)
+
+    def update(self, snapshot: bytes) -> int:
+        """Makes durable what a snapshot covers: writes the rows that are new since the last time, and flushes them.
+
+        It may run beside appends. Rows that were overwritten meanwhile are found by `Ring.check_covered`.
+
+        Returns:
+          Bytes of rows written.
+
+        Raises:
+          OSError: They can't be written.
+        """
+        oldest, last = self._covered(snapshot)
+        first = max(oldest, min(self._copied_rows, last))
+        written = 0
+        for column, rows in zip(self._files.columns, self._ring.columns, strict=True):
+            with self._files.column(column).open("r+b") as file:
+                for part in row_ranges(first, last, self._files.num_rows):
+                    file.seek(part.start * column.step_bytes)
+                    written += file.write(rows[part].data)
+                file.flush()
+                os.fdatasync(file.fileno())
+        self._files.write_header(self._files.parse_header(snapshot))
+        self._copied_rows = last
+        return written
+
+    def _covered(self, snapshot: bytes) -> tuple[int, int]:
+        """Numbers of the first row of a snapshot, and of the one after its last."""
+        header = self._files.parse_header(snapshot)
+        return int(header["total_rows"] - header["filled_rows"]), int(header["total_rows"])
+
+
 def open_ring(
-    places: RingFolders,
+    folders: RingFolders,
     layout: Layout,
     capacity_rows: int,
     slack_rows: int | None,
     *,
     from_checkpoint: bool = False,
-    max_workers: int | None = None,
     work: LongWork | None = None,
 ) -> tuple[Ring, RingCopy | None]:
     """Opens a run's ring, with its copy where it has one.
 
     Args:
-      places: Where it is.
-      layout, capacity_rows, slack_rows, max_workers: As of `RingFiles.prepare`.
+      folders: Where it is.
+      layout, capacity_rows, slack_rows: As of `RingFiles.prepare`.
       from_checkpoint: Go back to the newest checkpoint also where the ring is as a killed process left it.
       work: Is told what takes long.
 
@@ -90,43 +169,34 @@ def open_ring(
         something in the ring's place that is not ours alone.
     """
     began = time.monotonic()
-    if places.is_copied:
-        make_private(places.ring)
-    is_as_it_was = _is_as_it_was(places)
-    home = find_files(places.home, layout)  # A ring on other scratch is made as its copy was.
-    slack_rows = slack_rows if home is None else home.slack_rows
-    files = RingFiles.prepare(places.ring, layout, capacity_rows, slack_rows, max_workers)
-    has_copy = places.is_copied and dataclasses.replace(files, folder=places.home).exist()
+    if folders.is_copied:
+        make_private(folders.ring)
+    is_as_it_was = _is_as_it_was(folders)
+    home = RingFiles.find(folders.home)  # A ring on other scratch is made as its copy was.
+    files = RingFiles.prepare(folders.ring, layout, capacity_rows, slack_rows if home is None else home.slack_rows)
+    has_copy = folders.is_copied and home is not None
     recovers = from_checkpoint or files.newest_header() is None or not is_as_it_was
     if recovers:
-        _begin_recovery(places, files, has_copy)
+        with contextlib.suppress(OSError):  # A file that can't be written is reported when it is written.
+            (folders.home / _ORIGIN).unlink()  # Killed before it is done, it recovers again.
+        files.mend_header()
+        if has_copy:
+            files.reset_header()  # The copy is gone back to, not what is still on scratch.
     ring = Ring(files)
-    copy = RingCopy(ring, places.home) if places.is_copied else None
+    copy = RingCopy(ring, folders.home) if folders.is_copied else None
     if recovers:
         if work is not None:
             work.doing = "what a checkpoint has"
-        _recover(ring, copy if has_copy else None, places.newest_checkpoint())
-    elif copy is not None and has_copy:
-        _begin_copying(copy, places.newest_checkpoint())
-    _write_origin(places)
-    logging.info("ring: %s, opened in %.1f s", _in_words(ring), time.monotonic() - began)
+        _recover(ring, copy if has_copy else None, folders.newest_checkpoint())
+    elif copy is not None and has_copy and (snapshot := _snapshot_of(folders.newest_checkpoint())) is not None:
+        with contextlib.suppress(DamagedHeaderError):  # Else the next checkpoint copies the whole ring.
+            copy.begin_after(snapshot)
+    _write_origin(folders)
+    logging.info(
+        "ring: %d of %d rows filled, %d env steps so far, opened in %.1f s",
+        *(ring.filled_rows, ring.capacity_rows, ring.env_steps, time.monotonic() - began),
+    )
     return ring, copy
-
-
-def _in_words(ring: Ring) -> str:
-    return f"{ring.filled_rows} of {ring.capacity_rows} rows filled, {ring.env_steps} env steps so far"
-
-
-def _forget_origin(places: RingFolders) -> None:
-    with contextlib.suppress(OSError):  # A file that can't be written is reported when it is written.
-        (places.home / _ORIGIN).unlink()  # Killed before it is done, it recovers again.
-
-
-def _begin_recovery(places: RingFolders, files: RingFiles, has_copy: bool) -> None:
-    _forget_origin(places)
-    files.mend_header()
-    if has_copy:
-        files.reset_header()  # The copy is gone back to, not what is still on scratch.
 
 
 def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -> None:
@@ -187,20 +257,11 @@ def _snapshot_of(checkpoint: Checkpoint | None) -> bytes | None:
     return checkpoint.replay.read_bytes() if checkpoint is not None and checkpoint.has_replay else None
 
 
-def _begin_copying(copy: RingCopy, checkpoint: Checkpoint | None) -> None:
-    snapshot = _snapshot_of(checkpoint)
-    if snapshot is not None:
-        try:
-            copy.begin_after(snapshot)
-        except DamagedHeaderError as error:
-            logging.warning("the next checkpoint copies the whole ring: %s", error)
-
-
-def _is_as_it_was(places: RingFolders) -> bool:
+def _is_as_it_was(folders: RingFolders) -> bool:
     """Whether the ring is as the last process left it, killed or not: on this machine, which was not off since."""
     # In the run directory, also for a ring elsewhere: one that was left behind there is not taken for the run's ring.
-    origin = read_json(places.home / _ORIGIN)
-    return origin is not None and origin == _origin_of(places.ring)
+    origin = read_json(folders.home / _ORIGIN)
+    return origin is not None and origin == _origin_of(folders.ring)
 
 
 def _origin_of(folder: Path) -> dict[str, Any] | None:
@@ -209,7 +270,7 @@ def _origin_of(folder: Path) -> dict[str, Any] | None:
     A file restored from a backup may get the inode that it had, but never its time of change.
     """
     try:
-        description = (folder / "layout.json").stat()  # Written once, when the ring was made.
+        description = (folder / DESCRIPTION).stat()  # Written once, when the ring was made.
         return {
             "boot_id": _BOOT_ID.read_text().strip(),
             "device": description.st_dev,
@@ -219,12 +280,10 @@ def _origin_of(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _write_origin(places: RingFolders) -> None:
-    origin = _origin_of(places.ring)
-    if origin is not None:
-        try:
-            write_json(places.home / _ORIGIN, origin)
-        except OSError as error:
-            raise UserError(
-                f"{places.home / _ORIGIN} can't be written ({error.strerror}): free space, or make it writable"
-            ) from None
+def _write_origin(folders: RingFolders) -> None:
+    try:
+        write_json(folders.home / _ORIGIN, _origin_of(folders.ring))
+    except OSError as error:
+        raise UserError(
+            f"{folders.home / _ORIGIN} can't be written ({error.strerror}): free space, or make it writable"
+        ) from None

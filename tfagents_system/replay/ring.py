@@ -17,8 +17,10 @@ stored (`Ring.verify`).
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -26,15 +28,136 @@ from tfagents_system.replay import ring_header
 from tfagents_system.replay.episode_index import EpisodeIndex
 from tfagents_system.replay.ring_files import RingFiles, row_ranges
 from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS
-from tfagents_system.replay.ring_rows import HISTORY, RingRows
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import NEVER, Segment, WorkerRecord, bundled
 
 __all__ = ["INIT_ITERATION", "MAX_WORKERS", "NEVER", "OverwrittenError", "Ring", "WorkerRecord"]
 
+HISTORY = -1  # steps_left
+EPISODE_BITS = 32  # Of the second number of `episode`, those of the place in the episode.
+STEP_FIRST, STEP_MID, STEP_LAST = 0, 1, 2  # as in tf_agents.trajectories.StepType
+# Bits of step_type.
+_HELD_OUT = 0x80  # The row is of an episode that is never trained on.
+_NO_START = 0x40  # A transition that is in two segments: samples start at it in the other one.
+
+
+def is_held_out(step_type: np.ndarray) -> np.ndarray:
+    """Which rows are of episodes that are never trained on, by their `step_type`."""
+    return step_type >= _HELD_OUT
+
+
+def is_repeated(step_type: np.ndarray) -> np.ndarray:
+    """At which of these transitions samples start in another segment alone, by their `step_type`."""
+    return (step_type & _NO_START).astype(bool)
+
+
+def kind_of_step(step_type: np.ndarray) -> np.ndarray:
+    """tf_agents' StepType, int32, of rows with this `step_type`."""
+    return (step_type & ~np.uint8(_HELD_OUT | _NO_START)).astype(np.int32)
+
 
 class OverwrittenError(Exception):
     """Rows that a snapshot covers are gone: more than `slack_rows` newer ones have come since."""
+
+
+class RingRows:
+    """The columns of a ring, each an array `[num_rows, ...]` that is its file.
+
+    Row number n, counted from the beginning of the run, is at place `n % num_rows`.
+
+    Args:
+      files: The ring's.
+      mode: `r+`, or `r` where nothing is written.
+
+    Attributes:
+      columns: All of them, as `RingFiles.columns` has them.
+      observation, action: Those of the leaves.
+      reward, discount, steps_left, step_type, crc: The ring's own.
+      returns, explored, potential, episode: Those that the layout may have; None where it has not. A row of `episode`
+        is the episode's number among those of its worker, and `worker << 32` plus the observation's place in it.
+      per_observation, per_transition: The columns of which a segment of T transitions has T + 1 values, and T.
+    """
+
+    def __init__(self, files: RingFiles, mode: Literal["r", "r+"] = "r+") -> None:
+        self.files = files
+        self.folder, self.layout = files.folder, files.layout
+        self.capacity_rows, self.num_rows = files.capacity_rows, files.num_rows
+        layout = files.layout
+        self.columns = [files.map(column, mode) for column in files.columns]
+        split, end = len(layout.observation), len(layout.observation) + len(layout.action)
+        self.observation, self.action = self.columns[:split], self.columns[split:end]
+        self.reward, self.discount, self.steps_left, self.step_type, self.crc = self.columns[-5:]
+        optional = dict(zip(layout.optional, self.columns[end:-5], strict=True))
+        self.returns, self.explored = optional.get("returns"), optional.get("explored")
+        self.potential, self.episode = optional.get("potential"), optional.get("episode")
+        of_observations = _present(self.potential, self.episode)
+        self.per_observation = [*self.observation, *of_observations, self.steps_left, self.step_type]
+        self.per_transition = [*self.action, self.reward, self.discount, *_present(self.returns, self.explored)]
+
+    def write(self, segment: Segment, first_row: int) -> None:
+        """Writes a segment to the rows from number `first_row` on, its checksum last."""
+        rows, history = segment.num_rows, segment.history
+        step_type = np.full(rows, STEP_MID, np.uint8)
+        if segment.starts_episode:
+            step_type[0] = STEP_FIRST
+        if segment.ends_episode:
+            step_type[-1] = STEP_LAST
+        if segment.held_out:
+            step_type |= _HELD_OUT
+        step_type[history : history + segment.context] |= _NO_START
+        step_type[rows - 1 - segment.deferred : rows - 1] |= _NO_START
+        steps_left = np.arange(rows - 1, -1, -1, dtype=np.int32)
+        steps_left[:history] = HISTORY
+        per_observation = [*segment.observation, *_present(segment.potential, _episode_rows(segment))]
+        per_observation += [steps_left, step_type]
+        per_transition = [*segment.action, segment.reward, segment.discount]
+        per_transition += _present(segment.returns, segment.explored)
+        for column, values in zip(
+            self.per_observation + self.per_transition,
+            [*per_observation, *(_after_history(values, history) for values in per_transition)],
+            strict=True,
+        ):
+            self._put(column, values, first_row)
+        self.crc[(first_row + rows - 1) % self.num_rows] = self.checksum(first_row, rows - 1)
+
+    def _put(self, column: np.ndarray, values: np.ndarray, first_row: int) -> None:
+        """Writes `values`, around the end of the files."""
+        start = first_row % self.num_rows
+        head = min(len(values), self.num_rows - start)
+        column[start : start + head] = values[:head]
+        column[: len(values) - head] = values[head:]
+
+    def checksum(self, first_row: int, steps: int) -> int:
+        """Of a segment's `steps + 1` rows, and of where it begins: an older or newer one there is another one."""
+        crc = zlib.crc32(first_row.to_bytes(8, "little"))
+        for columns, rows in ((self.per_observation, steps + 1), (self.per_transition, steps)):
+            for part in row_ranges(first_row, first_row + rows, self.num_rows):
+                for column in columns:
+                    crc = zlib.crc32(column[part].data, crc)
+        return crc
+
+    def is_start(self, places: np.ndarray | slice) -> np.ndarray:
+        """Where samples start."""
+        return (self.steps_left[places] > 0) & ~is_repeated(self.step_type[places])
+
+    def is_training_start(self, places: slice) -> np.ndarray:
+        """Where samples start that are trained on."""
+        return self.is_start(places) & ~is_held_out(self.step_type[places])
+
+    def counts(self, first_row: int, last_row: int) -> tuple[int, int, int]:
+        """Of the transitions in the rows numbered `first_row` up to `last_row` (not included).
+
+        Returns:
+          Those at which samples start; those of them that are held out; and those that are repeated.
+        """
+        starts = held_out = repeated = 0
+        for part in row_ranges(first_row, last_row, self.num_rows):
+            is_transition, step_type = self.steps_left[part] > 0, self.step_type[part]
+            is_start = is_transition & ~is_repeated(step_type)
+            starts += np.count_nonzero(is_start)
+            held_out += np.count_nonzero(is_start & is_held_out(step_type))
+            repeated += np.count_nonzero(is_transition)
+        return starts, held_out, repeated - starts
 
 
 class _Counter:
@@ -47,59 +170,40 @@ class _Counter:
         return int(ring._header[self._field])
 
 
-class Ring:
+class Ring(RingRows):
     """Experience of a run, the newest `capacity_rows` rows of it.
 
     Safe to use from several threads. Open with `Ring.open`.
 
     Attributes:
-      files: Where it is, and what for.
       max_segment_rows: Rows of a segment, at most.
       lock: Held while rows are written or read.
-      rows: Its columns; those that are drawn from are attributes of the ring, too.
       ring_steps: Transitions that it holds now and that samples start at, held out ones included.
       held_out_steps: Those of them that are never trained on.
       repeated_steps: Transitions that it holds now and that samples start at in another segment alone.
+      episodes: Which rows are of one episode.
       counts_init_steps: The first random experience is counted in steps, not in episodes; the same in all of a run.
     """
 
     counts_init_steps = False
     env_steps = _Counter("env_steps")  # Transitions stored since the run began, those overwritten since included.
     init_steps = _Counter("init_steps")  # Those of them that do not count for the ratio of updates to steps.
-    random_steps = _Counter("random_steps")  # Those of them that belong to the first random episodes.
     total_rows = _Counter("total_rows")  # Rows stored since the run began: the number that the next one gets.
     filled_rows = _Counter("filled_rows")  # Rows that hold an observation.
     segments = _Counter("segments")  # Segments stored since the run began.
     run = _Counter("run")  # For which run it counts: 1, or the mark of `begin_run`.
 
     def __init__(self, files: RingFiles) -> None:
-        self.files = files
-        self.folder, self.layout = files.folder, files.layout
-        self.capacity_rows, self.num_rows = files.capacity_rows, files.num_rows
+        super().__init__(files)
         self.max_segment_rows = min(files.capacity_rows, files.slack_rows)
         self.lock = threading.RLock()
-        self.rows = rows = RingRows(files)
-        self.observation, self.action = rows.observation, rows.action
-        self.returns, self.explored, self.potential = rows.returns, rows.explored, rows.potential
-        self.reward, self.discount = rows.reward, rows.discount
-        self.steps_left, self.step_type = rows.steps_left, rows.step_type
-        self.is_held_out, self.is_repeated, self.step_types = rows.is_held_out, rows.is_repeated, rows.step_types
         self._slots, self._header = files.open_header()
-        if files.max_workers is not None:
-            self._fit_slots(ring_header.resized(self._header, files.max_workers))
         self._recount()
 
     @classmethod
-    def open(
-        cls,
-        folder: Path,
-        layout: Layout,
-        capacity_rows: int,
-        slack_rows: int | None = None,
-        max_workers: int | None = None,
-    ) -> Ring:
+    def open(cls, folder: Path, layout: Layout, capacity_rows: int, slack_rows: int | None = None) -> Ring:
         """Opens the ring in `folder` as it was left, or makes an empty one. See `RingFiles.prepare`."""
-        return cls(RingFiles.prepare(folder, layout, capacity_rows, slack_rows, max_workers))
+        return cls(RingFiles.prepare(folder, layout, capacity_rows, slack_rows))
 
     @property
     def training_steps(self) -> int:
@@ -141,7 +245,7 @@ class Ring:
 
     @property
     def iterations_done(self) -> np.ndarray:
-        """`[max_workers]` int64: the last iteration that each worker completed, `NEVER` of one that has none."""
+        """`[MAX_WORKERS]` int64: the last iteration that each worker completed, `NEVER` of one that has none."""
         with self.lock:
             return self._header["workers"]["iteration_done"].copy()
 
@@ -179,23 +283,40 @@ class Ring:
         for segment in segments:
             if segment.num_rows > self.max_segment_rows:
                 raise ValueError(f"a segment of {segment.num_rows} rows does not fit a ring of {self.max_segment_rows}")
-            before = next((each for each in reversed(written) if each.worker_id == segment.worker_id), None)
-            if not are_own or ring_header.is_next(before or self.worker(segment.worker_id), segment):
+            newest = next((other for other in reversed(written) if other.worker_id == segment.worker_id), None)
+            if not are_own or ring_header.is_next(newest or self.worker(segment.worker_id), segment):
                 written.append(segment)
-                self.rows.write(segment, self.total_rows + rows)  # Into the slack: who dies here leaves what is held.
+                self.write(segment, self.total_rows + rows)  # Into the slack: who dies here leaves what is held.
                 rows += segment.num_rows
         if written:
             self._commit(written, rows, are_own)
         return len(written)
+
+    def _commit(self, segments: Sequence[Segment], rows: int, are_own: bool) -> None:
+        """The ring holds segments that were written behind its newest row, `rows` together."""
+        header, oldest = self._header, self.total_rows - self.filled_rows
+        surplus = max(0, self.filled_rows + rows - self.capacity_rows)
+        starts, held_out, repeated = self.counts(oldest, oldest + surplus)
+        header["filled_rows"] += rows - surplus
+        header["total_rows"] += rows
+        header["written_rows"] = max(int(header["written_rows"]), self.total_rows)
+        header["cut_crc"] = -1
+        self.ring_steps += sum(segment.num_starts for segment in segments) - starts
+        self.held_out_steps += sum(segment.num_starts for segment in segments if segment.held_out) - held_out
+        self.repeated_steps += sum(segment.context + segment.deferred for segment in segments) - repeated
+        if are_own:
+            for segment in segments:
+                ring_header.count_segment(header, segment, counts_init_steps=self.counts_init_steps)
+        self._write_header()
 
     def snapshot(self) -> bytes:
         """The header of this moment, for `rollback`; its rows are on disk after a later `make_durable`."""
         with self.lock:
             header = self._header.copy()
             if self.filled_rows:
-                header["cut_crc"] = oldest_checksum(self.rows, *self.held)
+                header["cut_crc"] = self._oldest_checksum()
                 ring_header.seal(header)
-            return header.tobytes()
+            return ring_header.as_bytes(header).tobytes()
 
     def rollback(self, snapshot: bytes) -> None:
         """Goes back to the moment of a snapshot of this ring, or forward: its rows need only be in the files.
@@ -216,7 +337,7 @@ class Ring:
     def clear(self) -> None:
         """Forgets all experience, and what is stored of each worker."""
         with self.lock:
-            self._replace_header(ring_header.empty(self.files.fingerprint, len(self._header["workers"])))
+            self._replace_header(ring_header.empty(self.files.fingerprint))
 
     def check_covered(self, snapshot: bytes) -> np.ndarray:
         """The header that a snapshot is, if a rollback to it is still possible; errors as of `rollback`."""
@@ -232,121 +353,97 @@ class Ring:
             )
         return header
 
+    def make_durable(self) -> None:
+        """Writes everything to disk: after this, a power cut loses nothing that a snapshot from before covers."""
+        self.files.make_durable()
+
     def verify(self) -> int:
         """Compares every segment with its checksum; in damaged ones no transition starts any more.
+
+        The ring has given up the beginning of its oldest segment. For what is left of it only a snapshot's header has a
+        checksum, so it is kept directly after a rollback alone.
 
         Returns:
           Transitions of damaged segments, as far as they can be counted.
         """
         with self.lock:
-            dropped = drop_damaged(self.rows, *self.held, int(self._header["cut_crc"]))
+            begin, end = self.held
+            left = self.steps_left[self.held_rows]
+            lasts = np.flatnonzero(left == 0)
+            if len(left) and left[-1] != 0:
+                lasts = np.append(lasts, len(left) - 1)  # A tail without an end: damaged.
+            dropped, first = 0, begin
+            for last in (begin + lasts).tolist():
+                if not self._is_whole(first, last):
+                    dropped += self.counts(first, last + 1)[0]
+                    for part in row_ranges(first, last + 1, self.num_rows):
+                        self.steps_left[part] = 0
+                first = last + 1
             self._recount()
             return dropped
 
-    def make_durable(self) -> None:
-        """Writes everything to disk: after this, a power cut loses nothing that a snapshot from before covers."""
-        self.files.make_durable()
+    def _is_whole(self, first: int, last: int) -> bool:
+        """Whether the rows of these numbers are a segment, or what is left of the oldest one."""
+        place = last % self.num_rows
+        if self.steps_left[place] != 0:
+            return False
+        if first == last:
+            return True
+        checksum = self.checksum(first, last - first)
+        is_cut = first == self.held[0] and checksum == self._header["cut_crc"]
+        return is_cut or checksum == self.crc[place]
 
-    def _commit(self, segments: Sequence[Segment], rows: int, are_own: bool) -> None:
-        """The ring holds segments that were written behind its newest row, `rows` together."""
-        header, oldest = self._header, self.total_rows - self.filled_rows
-        surplus = max(0, self.filled_rows + rows - self.capacity_rows)
-        self.ring_steps -= self.rows.count_starts(oldest, oldest + surplus)
-        if self.held_out_steps:
-            self.held_out_steps -= self.rows.count_held_out(oldest, oldest + surplus)
-        if self.repeated_steps:
-            self.repeated_steps -= self.rows.count_repeated(oldest, oldest + surplus)
-        header["filled_rows"] += rows - surplus
-        header["total_rows"] += rows
-        header["written_rows"] = max(int(header["written_rows"]), self.total_rows)
-        header["cut_crc"] = -1
-        self.ring_steps += sum(segment.num_starts for segment in segments)
-        self.held_out_steps += sum(segment.num_starts for segment in segments if segment.held_out)
-        self.repeated_steps += sum(segment.context + segment.deferred for segment in segments)
-        if are_own:
-            for segment in segments:
-                ring_header.count_segment(header, segment, counts_init_steps=self.counts_init_steps)
-        self._write_header()
+    def _oldest_checksum(self) -> int:
+        """Of the rows from the oldest one to the end of its segment, see `verify`."""
+        first, end = self.held
+        history = 0
+        while history < end - first - 1 and self.steps_left[(first + history) % self.num_rows] < 0:
+            history += 1
+        steps = int(self.steps_left[(first + history) % self.num_rows])
+        return self.checksum(first, min(history + max(0, steps), end - first - 1))
 
     def _replace_header(self, header: np.ndarray) -> None:
         header["generation"] = self._header["generation"]
         header["written_rows"] = max(int(header["written_rows"]), int(self._header["written_rows"]))
-        self._fit_slots(ring_header.resized(header, len(self._header["workers"])))
+        self._header = header
         self._write_header()
         self._recount()
-
-    def _fit_slots(self, header: np.ndarray) -> None:
-        """Takes a header; if it has another number of workers, the file of the slots is made again."""
-        self._header = header
-        if header.dtype != self._slots.dtype:
-            self._slots = self.files.write_header(header)
 
     def _write_header(self) -> None:
         """Writes the older of the two slots, checksum last: one of them is whole at any moment."""
         self._header["generation"] += 1
         ring_header.seal(self._header)
-        self._slots[int(self._header["generation"]) % 2] = self._header
+        content = ring_header.as_bytes(self._header)
+        slot = self._slots[int(self._header["generation"]) % 2 :][:1]
+        slot.view(np.uint8)[4 : len(content)] = content[4:]
+        slot.view(np.uint8)[:4] = content[:4]
 
     def _recount(self) -> None:
-        self.ring_steps, self.held_out_steps, self.repeated_steps = self.rows.counts(*self.held)
-        self.episodes = EpisodeIndex(self.rows)  # Of the rows as they are now.
+        self.ring_steps, self.held_out_steps, self.repeated_steps = self.counts(*self.held)
+        self.episodes = EpisodeIndex(self.steps_left, self.episode)  # Of the rows as they are now.
 
 
-def drop_damaged(rows: RingRows, first_row: int, last_row: int, cut_crc: int) -> int:
-    """Compares every segment with its checksum; in damaged ones no transition starts any more.
-
-    The ring has given up the beginning of its oldest segment. For what is left of it a snapshot's header has a checksum
-    (`oldest_checksum`). Without one it is accepted unverified, if it counts down its steps as it should and the segment
-    after it is whole.
-
-    Args:
-      rows: Of the ring.
-      first_row, last_row: Numbers of the oldest row that is held, and of the one after the newest.
-      cut_crc: Checksum of the oldest segment's rest, -1 where there is none.
-
-    Returns:
-      Transitions of damaged segments, as far as they can be counted.
-    """
-    left = rows.steps_left[np.arange(first_row, last_row) % rows.num_rows]
-    lasts = np.flatnonzero(left == 0)
-    if len(left) and left[-1] != 0:
-        lasts = np.append(lasts, len(left) - 1)  # A tail without an end: damaged.
-    firsts = np.concatenate([[0], lasts[:-1] + 1]) if len(lasts) else lasts
-    whole = [
-        (first == last and left[last] == 0) or _is_whole(rows, first_row + int(first), int(last - first))
-        for first, last in zip(firsts, lasts, strict=True)
-    ]
-    if whole and not whole[0]:
-        if cut_crc >= 0:
-            whole[0] = cut_crc == rows.checksum(first_row, int(lasts[0]))
-        elif first_row > 0:  # Else nothing was given up: it is a whole segment, and its own checksum is wrong.
-            whole[0] = (len(whole) == 1 or whole[1]) and _counts_down(left[: lasts[0] + 1])
-    dropped = 0
-    for first, last, good in zip(firsts, lasts, whole, strict=True):
-        if not good:
-            damaged = first_row + int(first), first_row + int(last) + 1
-            dropped += rows.count_starts(*damaged)
-            for part in row_ranges(*damaged, rows.num_rows):
-                rows.steps_left[part] = 0
-    return dropped
+def _episode_rows(segment: Segment) -> np.ndarray | None:
+    """The column `episode` of its rows."""
+    if segment.episode is None:
+        return None
+    ((number, first),) = segment.episode.tolist()
+    rows = np.empty((segment.num_rows, 2), np.int64)
+    rows[:, 0] = number
+    rows[:, 1] = (segment.worker_id << EPISODE_BITS) + first + np.arange(segment.num_rows)
+    return rows
 
 
-def oldest_checksum(rows: RingRows, first_row: int, last_row: int) -> int:
-    """Of the rows from the oldest one to the end of its segment, see `drop_damaged`."""
-    held, history = last_row - first_row, 0
-    while history < held - 1 and rows.steps_left[(first_row + history) % rows.num_rows] < 0:
-        history += 1
-    steps = int(rows.steps_left[(first_row + history) % rows.num_rows])
-    return rows.checksum(first_row, min(history + max(0, steps), held - 1))
+def episode_of(row: np.ndarray) -> tuple[int, np.ndarray]:
+    """The worker, and the Segment's `episode`, of a segment whose first row has this in the column `episode`."""
+    number, place = row.tolist()
+    return place >> EPISODE_BITS, np.array([[number, place & ((1 << EPISODE_BITS) - 1)]], np.int64)
 
 
-def _is_whole(rows: RingRows, first_row: int, steps: int) -> bool:
-    place = (first_row + steps) % rows.num_rows
-    return int(rows.steps_left[place]) == 0 and int(rows.crc[place]) == rows.checksum(first_row, steps)
+def _present(*columns: np.ndarray | None) -> list[np.ndarray]:
+    return [column for column in columns if column is not None]
 
 
-def _counts_down(left: np.ndarray) -> bool:
-    """Whether the rows of a segment say so: history, or none, then the steps that are left, down to 0."""
-    history = int(np.count_nonzero(left == HISTORY))
-    steps = len(left) - 1 - history
-    return np.array_equal(left[history:], np.arange(steps, -1, -1)) and (steps >= 1 or not history)
+def _after_history(values: np.ndarray, history: int) -> np.ndarray:
+    """One value a transition, with zeros for the rows of history."""
+    return np.concatenate([np.zeros((history, *values.shape[1:]), values.dtype), values]) if history else values

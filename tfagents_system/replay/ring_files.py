@@ -1,4 +1,7 @@
-"""The files of a ring: one a column, with its space reserved; two header slots; and what they were made for."""
+"""The files of a ring: one a column with its space reserved, two header slots, what they were made for, their sizes.
+
+A ring has one layout and size for life.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,14 @@ from typing import Any, Literal
 import numpy as np
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine.files import read_json, write_json
+from tfagents_system.machine.files import read_json, write_atomically, write_json
 from tfagents_system.replay import ring_header
+from tfagents_system.replay.ring_header import HEADER, DamagedHeaderError
+from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Column, Layout, file_stem
 
 DESCRIPTION = "layout.json"  # What a ring was made for.
-VERSION = 3
+VERSION = 4
 _SLACK_SEGMENTS = 4
 OWN_COLUMNS = (
     Column("reward", (), "float32"),
@@ -38,6 +43,34 @@ def default_slack_rows(capacity_rows: int, segment_rows: int) -> int:
     return max(-(-capacity_rows // 4), _SLACK_SEGMENTS * min(capacity_rows, segment_rows))
 
 
+def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
+    """Rows of a run's ring.
+
+    An episode of full length takes one row more for each of its segments than it has steps. Where frames are stacked,
+    segments from within an episode have their history, too.
+    """
+    segments = layout.num_segments(params.horizon, params.sample_form_ctor().sequence_length)
+    episode_rows = params.horizon + segments + (segments - 1) * layout.history_rows(params.frame_stack)
+    return -(-params.buffer_size * episode_rows // params.horizon)
+
+
+def slack_rows(params: TrainParamsBase, layout: Layout) -> int:
+    """Rows beyond those, in which the last checkpoints' oldest experience stays."""
+    steps = min(params.horizon, layout.max_segment_steps(params.sample_form_ctor().sequence_length))
+    return default_slack_rows(capacity_rows(params, layout), layout.history_rows(params.frame_stack) + steps + 1)
+
+
+def longest_segment_rows(params: TrainParamsBase, layout: Layout) -> int:
+    """Rows of a segment that a run's ring takes, whoever made it."""
+    return min(capacity_rows(params, layout), slack_rows(params, layout))
+
+
+def ring_bytes(params: TrainParamsBase, layout: Layout) -> int:
+    """Of the ring's files; as much again in the run directory where SAC_REPLAY_DIR is another folder."""
+    priority_bytes = 4 if params.sample_form_ctor().is_prioritized else 0
+    return (capacity_rows(params, layout) + slack_rows(params, layout)) * (layout.step_bytes + priority_bytes)
+
+
 @dataclasses.dataclass(frozen=True)
 class RingFiles:
     """The files of one ring; nothing is opened.
@@ -47,25 +80,15 @@ class RingFiles:
       layout: The experience's columns.
       capacity_rows: Rows that the ring holds.
       slack_rows: Rows beyond that, in which what was given up stays for a while.
-      max_workers: Workers that the header is to have records for; None: as many as it has, a new one for all that
-        there may ever be.
     """
 
     folder: Path
     layout: Layout
     capacity_rows: int
     slack_rows: int
-    max_workers: int | None = None
 
     @classmethod
-    def prepare(
-        cls,
-        folder: Path,
-        layout: Layout,
-        capacity_rows: int,
-        slack_rows: int | None = None,
-        max_workers: int | None = None,
-    ) -> RingFiles:
+    def prepare(cls, folder: Path, layout: Layout, capacity_rows: int, slack_rows: int | None = None) -> RingFiles:
         """Finds the files in `folder`, or makes them there, with their disk space reserved.
 
         Its attributes are the arguments. `slack_rows` is for a new ring, None is `default_slack_rows`; one that is
@@ -76,13 +99,29 @@ class RingFiles:
         """
         if slack_rows is None:
             slack_rows = default_slack_rows(capacity_rows, layout.max_segment_steps(None) + 1)
-        files = cls(folder, layout, capacity_rows, slack_rows, max_workers)
-        if files.exist():
-            files = dataclasses.replace(files, slack_rows=files._check_layout())
-            files._reserve()
-        else:
-            files.make()
-        return files
+        files = cls(folder, layout, capacity_rows, slack_rows)
+        if not files.exist():
+            files._make()
+            return files
+        ring = cls.find(folder)
+        if ring is None or (ring.layout, ring.capacity_rows) != (layout, capacity_rows):
+            raise UserError(
+                f"{files.description} is damaged or of a ring of another kind than this run needs "
+                f"({files._describe()}): restore it, or the parameters it was made with, or start a new run "
+                "(SAC_EXP_NAME)"
+            )
+        ring._reserve()
+        return dataclasses.replace(ring, layout=layout)
+
+    @classmethod
+    def find(cls, folder: Path) -> RingFiles | None:
+        """Those of the ring in a folder, of any layout and size; None where there is none, or none of this version."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            description = read_json(folder / DESCRIPTION) or {}
+            layout = _layout_of(description)
+            files = cls(folder, layout, int(description["capacity_rows"]), int(description["slack_rows"]))
+            return files if description == files._describe() else None
+        return None
 
     @property
     def num_rows(self) -> int:
@@ -144,18 +183,7 @@ class RingFiles:
                 "run (SAC_EXP_NAME)"
             )
         with self._usable():
-            slots = ring_header.map_slots(self.header)
-        return (slots if slots.dtype == newest.dtype else self.write_header(newest)), newest
-
-    def write_header(self, header: np.ndarray) -> np.ndarray:
-        """Makes the file of the slots again, with only this header; returns the slots.
-
-        Raises:
-          UserError: It can't be written.
-        """
-        with self._usable():
-            ring_header.write_slots(self.header, header)
-            return ring_header.map_slots(self.header)
+            return np.asarray(np.memmap(self.header, HEADER, "r+", shape=(2,))), newest
 
     def newest_header(self) -> np.ndarray | None:
         """A copy of the newest whole header, None if there is none.
@@ -163,20 +191,34 @@ class RingFiles:
         Raises:
           UserError: The file can't be opened.
         """
-        with self._usable(), contextlib.suppress(FileNotFoundError, ring_header.DamagedHeaderError):
-            return ring_header.newest_slot(ring_header.map_slots(self.header), self.fingerprint)
-        return None
+        content, headers = b"", list[np.ndarray]()
+        with self._usable(), contextlib.suppress(FileNotFoundError):
+            content = self.header.read_bytes()
+        if len(content) == 2 * HEADER.itemsize:
+            for slot in (content[: HEADER.itemsize], content[HEADER.itemsize :]):
+                with contextlib.suppress(DamagedHeaderError):
+                    headers.append(self.parse_header(slot))
+        return max(headers, key=lambda header: int(header["generation"]), default=None)
 
-    def mend_header(self) -> bool:
-        """Makes an empty header if there is no whole one; returns whether it did."""
-        if self.newest_header() is not None:
-            return False
-        self.reset_header()
-        return True
+    def mend_header(self) -> None:
+        """Makes an empty header if there is no whole one."""
+        if self.newest_header() is None:
+            self.reset_header()
 
     def reset_header(self) -> None:
         """Makes an empty header: what is in the files is forgotten."""
-        self.write_header(ring_header.empty(self.fingerprint, self.max_workers or ring_header.MAX_WORKERS))
+        with self._usable():
+            self.write_header(ring_header.empty(self.fingerprint))
+
+    def write_header(self, header: np.ndarray) -> None:
+        """Makes the file of the slots again with only this header; whole or not at all.
+
+        Raises:
+          OSError: It can't be written.
+        """
+        slots = np.zeros((2,), HEADER)
+        slots[int(header["generation"]) % 2] = header
+        write_atomically(self.header, slots.tobytes())
 
     def parse_header(self, data: bytes) -> np.ndarray:
         """A header of this ring.
@@ -207,24 +249,7 @@ class RingFiles:
         }
         return json.loads(json.dumps(description))  # Tuples become lists as they do in the file.
 
-    def _check_layout(self) -> int:
-        """The slack of the ring in the folder, if it is one of this kind."""
-        with self._usable():
-            text = self.description.read_bytes()
-        try:
-            found = json.loads(text)
-            slack_rows = found.get("slack_rows")
-        except (ValueError, AttributeError, TypeError):
-            raise UserError(f"{self.description} is damaged: restore it, or start a new run (SAC_EXP_NAME)") from None
-        expected = {**self._describe(), "slack_rows": slack_rows}
-        if found != expected or not isinstance(slack_rows, int) or slack_rows < 1:
-            raise UserError(
-                f"the replay ring in {self.folder} was made for {found}, this run needs {expected}: "
-                "restore the parameters it was made with, or start a new run (SAC_EXP_NAME)"
-            )
-        return slack_rows
-
-    def make(self) -> None:
+    def _make(self) -> None:
         """Makes all files of an empty ring, the description last.
 
         Raises:
@@ -245,7 +270,13 @@ class RingFiles:
         """
         with self._usable():
             for column in self.columns:
-                _reserve(self.column(column), column.step_bytes * self.num_rows)
+                path, size = self.column(column), column.step_bytes * self.num_rows
+                path.touch()
+                with path.open("r+b") as file:
+                    status = os.fstat(file.fileno())
+                    # Without a look at what it takes already this would read all of it on some file systems.
+                    if status.st_size < size or status.st_blocks * 512 < size:
+                        os.posix_fallocate(file.fileno(), 0, max(1, size))
 
     @contextlib.contextmanager
     def _usable(self) -> Iterator[None]:
@@ -259,36 +290,11 @@ class RingFiles:
             ) from None
 
 
-def _reserve(path: Path, size: int) -> None:
-    """Makes a file of `size` bytes that have their space; one that is there keeps what it has."""
-    path.touch()
-    with path.open("r+b") as file:
-        status = os.fstat(file.fileno())
-        # Without a look at what it takes already this would read all of it on some file systems.
-        if status.st_size < size or status.st_blocks * 512 < size:
-            os.posix_fallocate(file.fileno(), 0, max(1, size))
-
-
-def find_files(folder: Path, layout: Layout) -> RingFiles | None:
-    """Those of the ring in a folder, of any size; None where there is none, or none of this layout and version."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        found = read_json(folder / DESCRIPTION) or {}
-        files = RingFiles(folder, layout, found["capacity_rows"], found["slack_rows"])
-        return files if found == files._describe() else None
-    return None
-
-
-def find_any_files(folder: Path) -> RingFiles | None:
-    """Those of the ring in a folder, of any layout and size; None where there is none, or none of this version."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return find_files(folder, layout_of(read_json(folder / DESCRIPTION) or {}))
-    return None
-
-
-def layout_of(described: Mapping[str, Any]) -> Layout:
+def _layout_of(description: Mapping[str, Any]) -> Layout:
     """The columns in a description; errors are those of wrong keys and types."""
     columns = [
-        Column(each["name"], tuple(each["shape"]), each["dtype"], each.get("count")) for each in described["columns"]
+        Column(column["name"], tuple(column["shape"]), column["dtype"], column.get("count"))
+        for column in description["columns"]
     ]
     return Layout.from_columns(columns)
 

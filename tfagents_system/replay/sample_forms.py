@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
-from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 
 from tfagents_system.agents import algorithms
 from tfagents_system.checks.frame_stacks import FrameStack
-from tfagents_system.replay import sampling
-from tfagents_system.replay.draw_settings import DrawSettings
+from tfagents_system.hyperparameters import RACE_END_STEPS
 from tfagents_system.replay.hindsight import Hindsight, Relabelled
-from tfagents_system.replay.n_step import MiniRaces
-from tfagents_system.replay.ring import Ring
+from tfagents_system.replay.n_step import Experience, MiniRaces, draw_times, experience, mini_race
+from tfagents_system.replay.priorities import NO_ROW
+from tfagents_system.replay.ring import STEP_FIRST, Ring, kind_of_step
 from tfagents_system.replay.samples import SampleArray, Samples, Sequences, Transitions
+from tfagents_system.replay.sampling import DrawSettings, choose_rows, draw_rows, first_row, observation_leaves
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Layout
 
@@ -119,30 +118,60 @@ class TransitionForm(SampleForm):
         *,
         held_out: bool = False,
     ) -> Transitions:
-        """See SampleForm."""
-        transitions = sampling.draw_transitions(
-            ring,
-            rng,
-            num_minibatches,
-            settings.batch_size,
-            n_step=self.n_step,
-            gamma=settings.discount,
-            held_out=held_out,
-            frame_stack=settings.frame_stack,
-            cuts_at_exploration=self.cuts_at_exploration,
-            races=self.races,
-            relabel=self._relabel(settings),
-            prioritized=settings.prioritized if self.is_prioritized else None,
-        )
+        """Draws with replacement, all transitions equally likely, or by priority; shapes rewards by potentials."""
+        shape, stack = (num_minibatches, settings.batch_size), settings.frame_stack
+        prioritized = settings.prioritized if self.is_prioritized else None
+        with ring.lock:
+            rows, of_steps = choose_rows(ring, rng, shape[0] * shape[1], held_out, first_row(ring, stack), prioritized)
+            relabelled = None
+            # Of few samples, such as those of prior data, none may get another goal.
+            if self.hindsight is not None and self.hindsight.count(settings.batch_size):
+                assert settings.goals is not None, "hindsight needs the environment's functions of goals"
+                relabelled = Relabelled(ring, rng, rows, shape, self.hindsight, settings.goals)
+            ahead = self._experience(ring, rows, settings.discount, relabelled)
+            next_rows = (rows + ahead.n_steps) % ring.num_rows
+            reward, discount = ahead.transition() if self.races is None else self._race(ahead, rng, of_steps)
+            del ahead  # Before the large arrays come: freed behind them, it makes the heap shrink each time.
+            of_steps |= {"reward": reward, "discount": discount}
+            drawn = Transitions(
+                observation=_take_observation(ring, rows, shape, stack),
+                action=[_take(column, rows, shape) for column in ring.action],
+                next_observation=_take_observation(ring, next_rows, shape, stack),
+                returns=None if ring.returns is None else _take(ring.returns, rows, shape),
+                **{name: array.reshape(shape) for name, array in of_steps.items()},
+            )
+            if relabelled is not None:
+                relabelled.replace_goals(drawn)
         if settings.whole_bootstrap:
-            transitions.discount *= np.float32(settings.discount)
-        return transitions
+            drawn.discount *= np.float32(settings.discount)
+        return drawn
 
-    def _relabel(self, settings: DrawSettings) -> Callable[..., Relabelled] | None:
-        if self.hindsight is None or not self.hindsight.count(settings.batch_size):
-            return None  # Of few samples, such as those of prior data, none may get another goal.
-        assert settings.goals is not None, "hindsight needs the environment's functions of goals"
-        return functools.partial(Relabelled, hindsight=self.hindsight, functions=settings.goals)
+    def _experience(self, ring: Ring, rows: np.ndarray, gamma: float, relabelled: Relabelled | None) -> Experience:
+        """What follows the steps in these rows `[N]`."""
+        behind = [rows, *((rows + k) % ring.num_rows for k in range(1, self.n_step))]
+        has_cuts = self.cuts_at_exploration and ring.explored is not None
+        explored = [ring.explored[k] for k in behind] if has_cuts and ring.explored is not None else None
+        steps_left = None if self.n_step == 1 else ring.steps_left[rows]
+        reward, discount = ([column[k] for k in behind] for column in (ring.reward, ring.discount))
+        if relabelled is not None:
+            relabelled.judge(reward, discount)
+        ahead = experience(reward, discount, steps_left, gamma, explored)
+        if ring.potential is None:
+            return ahead
+        next_rows = (rows + ahead.n_steps) % ring.num_rows
+        return dataclasses.replace(ahead, potential=ring.potential[rows], next_potential=ring.potential[next_rows])
+
+    def _race(
+        self, ahead: Experience, rng: np.random.Generator, of_steps: dict[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rewards and discounts `[N]` of mini-races at drawn times; these times become arrays of the samples, too."""
+        assert self.races is not None
+        t = draw_times(rng, len(ahead.rewards[0]), self.races)
+        of_steps["horizon_time"] = (t / self.races.steps).astype(np.float32)
+        of_steps["next_horizon_time"] = ((t + ahead.n_steps) / self.races.steps).astype(np.float32)
+        if "row" in of_steps:
+            of_steps["row"][t >= self.races.steps - RACE_END_STEPS] = NO_ROW
+        return mini_race(ahead, t, self.races.steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,17 +199,56 @@ class SequenceForm(SampleForm):
         *,
         held_out: bool = False,
     ) -> Sequences:
-        """See SampleForm."""
-        return sampling.draw_sequences(
-            ring,
-            rng,
-            num_minibatches,
-            settings.batch_size,
-            self.sequence_length,
-            burn_in=self.burn_in,
-            held_out=held_out,
-            frame_stack=settings.frame_stack,
-        )
+        """Draws sequences within one segment so that the expected weight of every step in the ring is the same.
+
+        A step is drawn, and its place in the window of L steps that the losses are on, both uniformly. The part of the
+        window within the segment is given, v steps of weight L / v. A window is drawn with probability v / (N L) in a
+        ring of N steps, and a step is in L windows: its expected weight is L / N everywhere. Where the segment has
+        fewer steps before the window than the burn-in, its first one is a FIRST: memories begin there.
+        """
+        length, burn_in, stack = self.sequence_length, self.burn_in, settings.frame_stack
+        with ring.lock:
+            shape, size = (num_minibatches, settings.batch_size, length + 1), length - burn_in
+            first = first_row(ring, stack)
+            drawn = draw_rows(ring, rng, num_minibatches * settings.batch_size, held_out, first)[:, None]
+            place = rng.integers(size, size=drawn.shape)
+            earlier = _steps_before(ring, drawn, length - 1, first)
+            start = np.minimum(place, earlier)  # Steps from the beginning of the window's part to the one drawn.
+            valid = start + np.minimum(size - place, ring.steps_left[drawn])
+            begin = -np.minimum(burn_in, earlier - start)
+            step = np.arange(length + 1) - burn_in  # From the beginning of the window's part.
+            # Never a row of another segment, nor the transition of a segment's last row: they hold any number, NaN too.
+            rows = (drawn - start + np.clip(step, begin, valid)) % ring.num_rows
+            transition_rows = (drawn - start + np.clip(step, begin, valid - 1)) % ring.num_rows
+            step_type = kind_of_step(ring.step_type[rows])
+            step_type[(step == begin) & (begin > -burn_in)] = STEP_FIRST
+            return Sequences(
+                step_type=step_type.reshape(shape),
+                observation=_take_observation(ring, rows, shape, stack),
+                action=[_take(column, transition_rows, shape) for column in ring.action],
+                reward=_take(ring.reward, transition_rows, shape),
+                discount=_take(ring.discount, transition_rows, shape),
+                weight=np.where((step >= 0) & (step < valid), size / valid, 0).astype(np.float32).reshape(shape),
+                returns=None if ring.returns is None else _take(ring.returns, transition_rows, shape),
+            )
+
+
+def _steps_before(ring: Ring, rows: np.ndarray, most: int, first: int) -> np.ndarray:
+    """Transitions of the same segment before each of these rows `[N, 1]`, at most so many."""
+    back = np.arange(1, most + 1)
+    # Within a segment `steps_left` counts down; before it is the last row of another one, or its history.
+    is_same = ring.steps_left[(rows - back) % ring.num_rows] == ring.steps_left[rows] + back
+    is_same &= (rows - ring.oldest_row) % ring.num_rows - back >= first
+    return np.minimum.accumulate(is_same, axis=1).sum(axis=1, keepdims=True)
+
+
+def _take(column: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return column[rows].reshape(shape + column.shape[1:])
+
+
+def _take_observation(ring: Ring, rows: np.ndarray, shape: tuple[int, ...], stack: FrameStack) -> list[np.ndarray]:
+    leaves = observation_leaves(ring, rows.reshape(-1), stack)
+    return [leaf.reshape(shape + leaf.shape[1:]) for leaf in leaves]
 
 
 def form_of(params: TrainParamsBase) -> SampleForm:

@@ -1,4 +1,4 @@
-"""Draws minibatches from the ring: transitions, or sequences, all steps that it holds equally likely, or by priority.
+"""Draws minibatches from the ring, all steps that it holds equally likely, or by priority.
 
 What a sample is is decided when it is drawn (sample_forms.py); each step is stored once. Training is never given what
 is held out, and validation nothing else.
@@ -6,28 +6,140 @@ is held out, and validation nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tfagents_system.checks.frame_stacks import FrameStack
-from tfagents_system.hyperparameters import RACE_END_STEPS
-from tfagents_system.replay.draw_settings import DrawSettings
-from tfagents_system.replay.hindsight import Relabelled
-from tfagents_system.replay.n_step import Experience, MiniRaces, draw_times, experience, mini_race
+from tfagents_system.checks.schedules import Schedule
+from tfagents_system.replay.hindsight import GoalFunctions
 from tfagents_system.replay.priorities import NO_ROW, Prioritized
-from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.samples import Samples, Sequences, Transitions
+from tfagents_system.replay.ring import Ring, is_held_out, is_repeated
+from tfagents_system.replay.samples import Samples, Transitions
+from tfagents_system.transport import tables
 
-_Arrays = dict[str, np.ndarray]
+if TYPE_CHECKING:
+    from tfagents_system.replay.sample_forms import SampleForm
 
 _REJECTION_ROUNDS = 8
-_FIRST = 0  # tf_agents' StepType.
+# Distinguish the random numbers of drawing from those of other roles.
+_DRAW_STREAM, _HELD_OUT_STREAM, _OFFLINE_STREAM = 1, 2, 3
 
 
 class NothingToDrawError(Exception):
     """The ring holds no sample of the wanted kind yet."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PriorData:
+    """The experience of others that minibatches have beside the run's own (RLPD, Ball et al., arXiv 2302.02948).
+
+    Attributes:
+      ring: Where it is.
+      samples: Of each minibatch, behind those of the run's own: n.
+      offline_env_steps: Of the run at its agent's offline updates, for schedules.
+    """
+
+    ring: Ring
+    samples: int
+    offline_env_steps: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawSettings:
+    """How minibatches are drawn.
+
+    Attributes:
+      batch_size: Samples of a minibatch.
+      form: What a sample is.
+      max_block_minibatches: Minibatches of one block, at most.
+      seed: Of the run.
+      discount: gamma, for samples of several steps.
+      gamma: What `discount` follows, see `at`; None: nothing.
+      held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
+      frame_stack: How many frames of which leaves are stacked.
+      whole_bootstrap: `discount` of transitions has gamma^m in it: the whole factor of the next value.
+      prior: Where a part of each minibatch is drawn from; None: all of it is from the run's own ring.
+      goals: The environment's functions of goals, where the form has hindsight.
+      goals_at: What `goals` follow: those of an iteration; None: nothing.
+      prioritized: How a form with `is_prioritized` draws; None: it is none.
+      beta: What `prioritized.beta` follows, see `at`; None: nothing.
+    """
+
+    batch_size: int
+    form: SampleForm
+    max_block_minibatches: int
+    seed: int
+    discount: float = 1.0
+    gamma: Schedule | None = None
+    held_out_minibatches: int = 0
+    frame_stack: FrameStack = 1
+    whole_bootstrap: bool = False
+    prior: PriorData | None = None
+    goals: GoalFunctions | None = None
+    goals_at: Callable[[int], GoalFunctions] | None = None
+    prioritized: Prioritized | None = None
+    beta: Schedule | None = None
+
+    def at(self, env_steps: int, train_steps: int, iteration: int) -> DrawSettings:
+        """Those of an iteration; arguments as of `Schedule.value`, where its draws begin (of OFFLINE without steps)."""
+        if iteration == tables.OFFLINE and self.prior is not None:
+            env_steps = self.prior.offline_env_steps
+        position = env_steps, train_steps, iteration
+        settings = self
+        if self.gamma is not None:
+            settings = dataclasses.replace(settings, discount=self.gamma.value(*position))
+        if self.goals_at is not None:
+            settings = dataclasses.replace(settings, goals=self.goals_at(iteration))
+        if self.beta is not None and self.prioritized is not None:
+            followed = dataclasses.replace(self.prioritized, beta=self.beta.value(*position))
+            settings = dataclasses.replace(settings, prioritized=followed)
+        return settings
+
+
+def make_block(ring: Ring, settings: DrawSettings, request: tables.Request, done: int, count: int) -> tables.Block:
+    """Draws the next minibatches of a request; behind the last ones come those that are held out, to be measured.
+
+    Random numbers depend only on the position in the run, so nothing has to be saved for a restart.
+
+    Args:
+      ring: What is drawn from.
+      settings: Of the run.
+      request: Its `count` is known.
+      done: Minibatches of it that are sent already.
+      count: Those of this block; 0 where the request has none.
+
+    Raises:
+      NothingToDrawError: The ring holds no sample of the kind.
+    """
+    first, is_offline = request.first + done, request.iteration == tables.OFFLINE
+    arrays, measured = list[np.ndarray](), list[np.ndarray]()
+    if count:
+        where = [_OFFLINE_STREAM] if is_offline else [_DRAW_STREAM, request.iteration]
+        rng = _rng(settings.seed, *where, first, request.recoveries)
+        arrays = draw(ring, rng, settings, count, is_offline=is_offline)
+    if count and done + count == request.count and settings.held_out_minibatches and not is_offline:
+        rng = _rng(settings.seed, _HELD_OUT_STREAM, request.iteration, request.recoveries)
+        with contextlib.suppress(NothingToDrawError):  # Nothing of the kind is held out yet.
+            measured = draw(ring, rng, settings, settings.held_out_minibatches, held_out=True)
+            arrays = [np.concatenate(pair) for pair in zip(arrays, measured, strict=True)]
+    return tables.Block(
+        request.session,
+        request.iteration,
+        first,
+        count,
+        0 if is_offline else ring.env_steps,
+        total=request.first + request.count,
+        held_out=len(measured[0]) if measured else 0,
+        arrays=arrays,
+    )
+
+
+def _rng(*position: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(position))
 
 
 def draw(
@@ -58,11 +170,11 @@ def draw(
     prior, drawn, prioritized = settings.prior, list[Samples](), settings.prioritized
     rings = (ring, ring) if prior is None or held_out else (prior.ring if is_offline else ring, prior.ring)
     sizes = [settings.batch_size] if prior is None else [settings.batch_size - prior.samples, prior.samples]
-    for each, size in zip(rings, sizes, strict=False):
-        if prioritized is not None and (each is not ring or held_out):
+    for source, size in zip(rings, sizes, strict=False):
+        if prioritized is not None and (source is not ring or held_out):
             prioritized = dataclasses.replace(prioritized, priorities=None)
         part = dataclasses.replace(settings, batch_size=size, prioritized=prioritized)
-        drawn.append(part.form.draw(each, rng, part, num_minibatches, held_out=held_out))
+        drawn.append(part.form.draw(source, rng, part, num_minibatches, held_out=held_out))
     if prioritized is not None:
         _scale_weights(drawn)
     return [array for samples in drawn for array in samples.to_arrays()]
@@ -76,169 +188,7 @@ def _scale_weights(parts: Sequence[Samples]) -> None:
         weight /= largest
 
 
-def draw_transitions(
-    ring: Ring,
-    rng: np.random.Generator,
-    num_minibatches: int,
-    batch_size: int,
-    *,
-    n_step: int = 1,
-    gamma: float = 1.0,
-    held_out: bool = False,
-    frame_stack: FrameStack = 1,
-    cuts_at_exploration: bool = False,
-    races: MiniRaces | None = None,
-    relabel: Callable[[Ring, np.random.Generator, np.ndarray, tuple[int, int]], Relabelled] | None = None,
-    prioritized: Prioritized | None = None,
-) -> Transitions:
-    """Draws with replacement, all transitions in the ring equally likely, or by priority; shapes rewards by potentials.
-
-    Args:
-      ring: What is drawn from.
-      rng: Decides what is drawn.
-      num_minibatches, batch_size: K and B.
-      n_step: Steps of a transition, at most; see `experience`.
-      gamma: The agent's discount, which the rewards of later steps are weighted with.
-      held_out: Draw from the held-out episodes, instead of all others.
-      frame_stack: How many frames of which leaves are stacked.
-      cuts_at_exploration: A transition ends before the next action that explored; the ring says which ones did.
-      races: Each transition is one of a mini-race, at a time that is drawn with it; None: it has no time.
-      relabel: Some of them get another goal: Relabelled with its last arguments. None: none does.
-      prioritized: Transitions have `weight` (not divided by the largest) and `row`; None: they have neither.
-
-    Raises:
-      NothingToDrawError: The ring holds no such transition.
-    """
-    with ring.lock:
-        first = _first_row(ring, frame_stack)
-        shape = (num_minibatches, batch_size)
-        rows, further = _choose(ring, rng, num_minibatches * batch_size, held_out, first, prioritized)
-        relabelled = relabel(ring, rng, rows, shape) if relabel is not None else None
-        found = _experience_at(ring, rows, n_step, gamma, cuts_at_exploration, relabelled)
-        next_rows = (rows + found.n_steps) % ring.num_rows
-        reward, discount = found.transition() if races is None else _race(found, rng, races, further)
-        del found  # Before the large arrays come: freed behind them, it makes the heap shrink each time.
-        further |= {"reward": reward, "discount": discount}
-        drawn = _take_transitions(ring, rows, next_rows, shape, frame_stack, further)
-        if relabelled is not None:
-            relabelled.replace_goals(drawn)
-        return drawn
-
-
-def _take_transitions(
-    ring: Ring, rows: np.ndarray, next_rows: np.ndarray, shape: tuple[int, int], stack: FrameStack, of_steps: _Arrays
-) -> Transitions:
-    """What the ring has of transitions, and what was made of its rewards, discounts and times."""
-    return Transitions(
-        observation=_take_observation(ring, rows, shape, stack),
-        action=[_take(column, rows, shape) for column in ring.action],
-        next_observation=_take_observation(ring, next_rows, shape, stack),
-        returns=None if ring.returns is None else _take(ring.returns, rows, shape),
-        **{name: array.reshape(shape) for name, array in of_steps.items()},
-    )
-
-
-def _experience_at(
-    ring: Ring, rows: np.ndarray, n_step: int, gamma: float, cuts_at_exploration: bool, relabelled: Relabelled | None
-) -> Experience:
-    """What follows the steps in these rows `[N]`."""
-    behind = [rows, *((rows + k) % ring.num_rows for k in range(1, n_step))]
-    explored = [ring.explored[k] for k in behind] if cuts_at_exploration and ring.explored is not None else None
-    steps_left = None if n_step == 1 else ring.steps_left[rows]
-    reward, discount = ([column[k] for k in behind] for column in (ring.reward, ring.discount))
-    if relabelled is not None:
-        relabelled.judge(reward, discount)
-    found = experience(reward, discount, steps_left, gamma, explored)
-    if ring.potential is None:
-        return found
-    next_rows = (rows + found.n_steps) % ring.num_rows
-    return dataclasses.replace(found, potential=ring.potential[rows], next_potential=ring.potential[next_rows])
-
-
-def _race(
-    found: Experience, rng: np.random.Generator, races: MiniRaces, further: dict[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rewards and discounts `[N]` of mini-races at drawn times; these times become further arrays of the samples."""
-    t = draw_times(rng, len(found.rewards[0]), races)
-    further["horizon_time"] = (t / races.steps).astype(np.float32)
-    further["next_horizon_time"] = ((t + found.n_steps) / races.steps).astype(np.float32)
-    if "row" in further:
-        further["row"][t >= races.steps - RACE_END_STEPS] = NO_ROW
-    return mini_race(found, t, races.steps)
-
-
-def draw_sequences(
-    ring: Ring,
-    rng: np.random.Generator,
-    num_minibatches: int,
-    batch_size: int,
-    length: int,
-    *,
-    burn_in: int = 0,
-    held_out: bool = False,
-    frame_stack: FrameStack = 1,
-) -> Sequences:
-    """Draws sequences within one segment so that the expected weight of every step in the ring is the same.
-
-    A step is drawn as `draw_transitions` draws it, and its place in the window of L steps that the losses are on, both
-    uniformly. The part of the window within the segment is given, v steps of weight L / v. A window is drawn with
-    probability v / (N L) in a ring of N steps, and a step is in L windows: its expected weight is L / N everywhere.
-
-    Args:
-      ring, rng, num_minibatches, batch_size, held_out, frame_stack: As of `draw_transitions`.
-      length: Steps of a sequence, those of the burn-in included.
-      burn_in: Steps before the window. Where the segment has fewer, its first one is a FIRST: memories begin there.
-
-    Raises:
-      NothingToDrawError: The ring holds no step of the kind.
-    """
-    with ring.lock:
-        shape, size = (num_minibatches, batch_size, length + 1), length - burn_in
-        first = _first_row(ring, frame_stack)
-        drawn = _draw_rows(ring, rng, num_minibatches * batch_size, held_out, first)[:, None]
-        place = rng.integers(size, size=drawn.shape)
-        earlier = _steps_before(ring, drawn, length - 1, first)
-        start = np.minimum(place, earlier)  # Steps from the beginning of the window's part to the one drawn.
-        valid = start + np.minimum(size - place, ring.steps_left[drawn])
-        begin = -np.minimum(burn_in, earlier - start)
-        step = np.arange(length + 1) - burn_in  # From the beginning of the window's part.
-        # Never a row of another segment, nor the transition of a segment's last row: they may hold any number, NaN too.
-        rows = (drawn - start + np.clip(step, begin, valid)) % ring.num_rows
-        transition_rows = (drawn - start + np.clip(step, begin, valid - 1)) % ring.num_rows
-        step_type = ring.step_types(rows)
-        step_type[(step == begin) & (begin > -burn_in)] = _FIRST
-        return Sequences(
-            step_type=step_type.reshape(shape),
-            observation=_take_observation(ring, rows, shape, frame_stack),
-            action=[_take(column, transition_rows, shape) for column in ring.action],
-            reward=_take(ring.reward, transition_rows, shape),
-            discount=_take(ring.discount, transition_rows, shape),
-            weight=np.where((step >= 0) & (step < valid), size / valid, 0).astype(np.float32).reshape(shape),
-            returns=None if ring.returns is None else _take(ring.returns, transition_rows, shape),
-        )
-
-
-def _steps_before(ring: Ring, rows: np.ndarray, most: int, first: int) -> np.ndarray:
-    """Transitions of the same segment before each of these rows `[N, 1]`, at most so many."""
-    back = np.arange(1, most + 1)
-    # Within a segment `steps_left` counts down; before it is the last row of another one, or its history.
-    is_same = ring.steps_left[(rows - back) % ring.num_rows] == ring.steps_left[rows] + back
-    is_same &= (rows - ring.oldest_row) % ring.num_rows - back >= first
-    return np.minimum.accumulate(is_same, axis=1).sum(axis=1, keepdims=True)
-
-
-def _take(column: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return column[rows].reshape(shape + column.shape[1:])
-
-
-def _take_observation(
-    ring: Ring, rows: np.ndarray, shape: tuple[int, ...], frame_stack: FrameStack
-) -> list[np.ndarray]:
-    leaves = observation_leaves(ring, rows.reshape(-1), frame_stack)
-    return [leaf.reshape(shape + leaf.shape[1:]) for leaf in leaves]
-
-
-def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool, first: int) -> np.ndarray:
+def draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool, first: int) -> np.ndarray:
     """`[count]` rows at which a transition starts, from the first-oldest row on, uniformly, by rejection.
 
     Nearly every row qualifies, as a rule (one in an episode does not); where few do, they are listed instead.
@@ -262,7 +212,7 @@ def _draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool,
     return np.concatenate([*accepted, candidates[rng.integers(len(candidates), size=missing)]])
 
 
-def _choose(
+def choose_rows(
     ring: Ring,
     rng: np.random.Generator,
     count: int,
@@ -272,9 +222,9 @@ def _choose(
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """`[count]` rows at which a transition starts, from the first-oldest one on, and `weight` and `row`, if any."""
     if prioritized is None:
-        return _draw_rows(ring, rng, count, held_out, first), {}
+        return draw_rows(ring, rng, count, held_out, first), {}
     if prioritized.priorities is None:
-        rows = _draw_rows(ring, rng, count, held_out, first)
+        rows = draw_rows(ring, rng, count, held_out, first)
         return rows, {"weight": np.ones(count, np.float32), "row": np.full(count, NO_ROW)}
     rows, likelihood = prioritized.priorities.draw(rng, count, first)
     if len(rows) == 0:
@@ -283,7 +233,7 @@ def _choose(
     return rows, {"weight": weight, "row": prioritized.priorities.numbers(rows)}
 
 
-def _first_row(ring: Ring, frame_stack: FrameStack) -> int:
+def first_row(ring: Ring, frame_stack: FrameStack) -> int:
     """Rows that are never drawn, counted from the oldest: see `first_drawable`."""
     if ring.filled_rows == 0:
         raise NothingToDrawError("the replay ring is empty")
@@ -305,9 +255,9 @@ def _are_starts(ring: Ring, rows: np.ndarray, held_out: bool) -> np.ndarray:
     """Where a transition starts."""
     starts = ring.steps_left[rows] >= 1
     if ring.repeated_steps:
-        starts &= ~ring.is_repeated(rows)
+        starts &= ~is_repeated(ring.step_type[rows])
     if held_out or ring.held_out_steps:
-        starts &= ring.is_held_out(rows) == held_out
+        starts &= is_held_out(ring.step_type[rows]) == held_out
     return starts
 
 

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import reverb
 import reverb.platform.checkpointers_lib
@@ -22,17 +23,14 @@ from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
-from tfagents_system.replay.draw_settings import DrawSettings, PriorData
 from tfagents_system.replay.filling import fill, folders_of_ring, move_ring
 from tfagents_system.replay.goal_environment import make_goal_environment
-from tfagents_system.replay.ordering import WorkerOrder
-from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing
+from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing, WorkerOrder
 from tfagents_system.replay.priorities import Priorities, Prioritized, discard
-from tfagents_system.replay.recovery import open_ring
+from tfagents_system.replay.recovery import RingCopy, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
-from tfagents_system.replay.ring_copy import RingCopy
-from tfagents_system.replay.ring_files import RingFiles
-from tfagents_system.replay.ring_sizes import capacity_rows, slack_rows
+from tfagents_system.replay.ring_files import capacity_rows, slack_rows
+from tfagents_system.replay.sampling import DrawSettings, PriorData
 from tfagents_system.replay.service import ReplayService
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.replay.stored_ring import StoredRing, differences
@@ -100,7 +98,6 @@ def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCo
         rows,
         slack_rows(params, layout),
         from_checkpoint=role.deterministic,
-        max_workers=role.max_workers,
         work=work,
     )
     if taken is not None and taken.has_rows:
@@ -164,29 +161,27 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
     )
 
 
-def with_priorities(settings: DrawSettings, params: TrainParamsBase, ring: Ring) -> DrawSettings:
-    """Settings that draw by the priorities of a ring's rows, where the run is to have some."""
-    if not settings.form.is_prioritized:
-        discard(ring.folder)  # They would be of other rows when they are asked for again.
-        return settings
-    beta, priorities = Schedule.of(params.priority_beta), Priorities(ring, float(params.priority_exponent or 0))
-    return dataclasses.replace(settings, prioritized=Prioritized(priorities), beta=beta)
-
-
 def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
     """With the run's priorities, prior data, and an environment that says what goals are worth, if it has them."""
-    settings = with_priorities(draw_settings(role.params, layout, role.seed), role.params, ring)
+    params, settings = role.params, draw_settings(role.params, layout, role.seed)
+    more: dict[str, Any] = {}
+    if settings.form.is_prioritized:
+        priorities = Priorities(ring, float(params.priority_exponent or 0))
+        more = {"prioritized": Prioritized(priorities), "beta": Schedule.of(params.priority_beta)}
+    else:
+        discard(ring.folder)  # They would be of other rows when they are asked for again.
     if settings.form.hindsight is not None:
         # Behind the ids of all workers: ports and folders that an environment derives from its id are its own.
         env_id = role.max_workers * role.variables.envs_per_worker
-        goals = make_goal_environment(role.params, env_id, role.derived_seed(GOAL_STREAM))
-        settings = dataclasses.replace(settings, goals_at=goals.at)
-    if not iteration_counts.has_prior_data(role.params):
-        return settings
-    prior = open_prior(role.paths.prior_data, layout)
-    samples = iteration_counts.prior_samples(role.params)
-    taken = taken_by(role.paths)
-    return dataclasses.replace(settings, prior=PriorData(prior, samples, taken.env_steps if taken is not None else 0))
+        more["goals_at"] = make_goal_environment(params, env_id, role.derived_seed(GOAL_STREAM)).at
+    if iteration_counts.has_prior_data(params):
+        taken = taken_by(role.paths)
+        more["prior"] = PriorData(
+            open_prior(role.paths.prior_data, layout),
+            iteration_counts.prior_samples(params),
+            taken.env_steps if taken is not None else 0,
+        )
+    return dataclasses.replace(settings, **more)
 
 
 def _pacing(role: Role, ring: Ring) -> Pacing:
@@ -201,7 +196,6 @@ def _pacing(role: Role, ring: Ring) -> Pacing:
         straggler_secs,
         has_left=role.has_left,
         updates_per_env_step=updates_ratio(params),
-        planned_only=role.deterministic,
     )
 
 
@@ -246,7 +240,7 @@ def open_prior(folder: Path, layout: Layout) -> Ring:
     stored = StoredRing(folder)
     if lines := differences(layout, stored.layout):
         raise UserError(f"{folder} has another layout than this run: {'; '.join(lines)}")
-    ring = Ring(RingFiles.prepare(stored.folder, layout, stored.capacity_rows, stored.slack_rows))
+    ring = Ring.open(stored.folder, layout, stored.capacity_rows)
     damaged = ring.verify()
     logging.info("%s: %d steps, %d were damaged and are left out", folder, ring.training_steps, damaged)
     if not ring.training_steps:

@@ -5,9 +5,7 @@ Segments: `_ingest`, `_read_segments`, `_store`, `Ring.extend`. A request: `_acc
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import queue
 import threading
 import time
 from collections.abc import Sequence
@@ -17,12 +15,10 @@ import reverb
 from absl import logging
 
 from tfagents_system.replay import sampling
-from tfagents_system.replay.blocks import make_block
-from tfagents_system.replay.draw_settings import DrawSettings
-from tfagents_system.replay.ordering import WorkerOrder
-from tfagents_system.replay.pacing import Pacing
+from tfagents_system.replay.pacing import Pacing, WorkerOrder
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.ring import MAX_WORKERS, Ring
+from tfagents_system.replay.sampling import DrawSettings, make_block
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.transport import tables
@@ -122,12 +118,12 @@ class ReplayService:
         """The TD errors of drawn steps become their priorities."""
         while (arrays := self._td_errors.get(0)) is not None:
             try:
-                found = tables.TdErrors.from_wire(arrays)
+                message = tables.TdErrors.from_wire(arrays)
             except tables.MalformedMessageError as error:
                 self._refuse("message of TD errors", error)
                 continue
             with self._ring.lock:
-                priorities.measure(found.rows.reshape(-1), found.errors.reshape(-1))
+                priorities.measure(message.rows.reshape(-1), message.errors.reshape(-1))
 
     def drain(self, secs: float) -> None:
         """Takes in the segments still on their way, when the run stops."""
@@ -276,15 +272,11 @@ class ReplayService:
         """Takes the ring's header for the checkpoints that the trainer is writing: here, nothing is half stored."""
         while (arrays := self._snapshot_requests.get(0)) is not None:
             try:
-                asked = tables.Snapshot.from_wire(arrays)
+                request = tables.Snapshot.from_wire(arrays)
                 with self.time_shares.spend("snapshots"):
-                    self._snapshots.take(asked.checkpoint, asked.to_send)
+                    self._snapshots.take(request.checkpoint, is_far=request.is_far)
             except ValueError as error:
                 self._refuse("request for a snapshot", error)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                header = tables.Header(*self._snapshots.sent.get_nowait())
-                self._connection.put(tables.HEADERS, header.to_wire())
 
     def _refuse(self, what: str, error: ValueError) -> None:
         self.malformed += 1

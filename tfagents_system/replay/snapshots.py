@@ -14,13 +14,12 @@ from absl import logging
 
 from tfagents_system.machine.files import sync
 from tfagents_system.replay.priorities import Priorities
+from tfagents_system.replay.recovery import RingCopy
 from tfagents_system.replay.ring import OverwrittenError, Ring
-from tfagents_system.replay.ring_copy import RingCopy
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.kept_checkpoints import PRIORITIES, REPLAY
 
 _LOOK_SECS, _LOOK_WHILE_FULL_SECS = 2.0, 0.2
-_PATIENCE_SECS = 120.0
 _WANTED_SHARE = 0.4  # Of the slack: the older of two kept checkpoints is then 0.8 of it behind, at most.
 
 
@@ -36,7 +35,6 @@ class SnapshotWriter:
     Attributes:
       written: Snapshots that are in their checkpoint.
       error: Why the last one could not be written, None if it was.
-      sent: Headers for a trainer elsewhere, with their numbers; whoever owns the tables takes them.
     """
 
     def __init__(
@@ -50,14 +48,10 @@ class SnapshotWriter:
         self._copy = copy
         self._checkpoints = checkpoints
         self._priorities = priorities
-        self._requests: queue.Queue[tuple[str, bytes, dict[str, bytes]] | None] = queue.Queue()
+        self._requests: queue.Queue[tuple[str, bytes, bytes | None, bool] | None] = queue.Queue()
         self._under_way: dict[str, int] = {}  # name -> total rows
         self._kept: dict[Path, int] = {}  # replay.bin -> total rows
-        self._numbers: dict[str, int] = {}  # name -> number, where it is to be sent
-        self._newest_sent = (0, b"")
-        self.sent: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
         self._look_at = 0.0
-        self._full_since: float | None = None
         self.written = 0
         self.error: str | None = None
         with contextlib.suppress(OSError):
@@ -65,13 +59,12 @@ class SnapshotWriter:
         self._thread = threading.Thread(target=self._write_all, name="snapshots", daemon=True)
         self._thread.start()
 
-    def take(self, name: str, number: int = 0) -> bool:
+    def take(self, name: str, *, is_far: bool = False) -> bool:
         """Snapshots the ring now for the checkpoint with this name.
 
         Args:
           name: Of the checkpoint.
-          number: As `Snapshot.to_send`: not 0 where the trainer writes its checkpoint elsewhere. One without an agent
-            is then made here, and the header is put into `sent`, again where it is asked for again.
+          is_far: The trainer writes its checkpoint elsewhere: one without an agent is made here.
 
         Returns:
           Whether it did: not if it is under way or done already, or if the checkpoint is not being written.
@@ -79,25 +72,21 @@ class SnapshotWriter:
         Raises:
           ValueError: A checkpoint that would be made here can't have this name.
         """
-        if number and number == self._newest_sent[0]:
-            self.sent.put(self._newest_sent)
-            return False
         partial = self._partial(name)
-        if number and name not in self._under_way:
+        if is_far and name not in self._under_way:
             kept_checkpoints.train_step_of(name)
-            self._numbers[name] = number
             shutil.rmtree(partial, ignore_errors=True)
             try:
                 self._checkpoints.mkdir(exist_ok=True)
                 partial.mkdir()
-            except FileNotFoundError:  # A run directory that was moved away may be put back; it is asked again.
+            except FileNotFoundError:  # A run directory that was moved away may be put back.
                 return False
         if name in self._under_way or not partial.is_dir() or (partial / REPLAY).exists():
             return False
-        self._under_way[name] = self._ring.total_rows
         with self._ring.lock:
-            further = {PRIORITIES: self._priorities.snapshot()} if self._priorities else {}
-            self._requests.put((name, self._ring.snapshot(), further))
+            self._under_way[name] = self._ring.total_rows
+            priorities = self._priorities.snapshot() if self._priorities else None
+            self._requests.put((name, self._ring.snapshot(), priorities, is_far))
         return True
 
     @property
@@ -112,9 +101,8 @@ class SnapshotWriter:
     def has_room(self, num_rows: int, rows_before: int = 0) -> bool:
         """Whether so many more rows, behind others that are about to be stored, leave a way back to a checkpoint.
 
-        That is the newest complete one: what it needs must not be overwritten.
-        True as well where there is none, where no checkpoint could leave so much room, and when none came for minutes:
-        then it can't be written.
+        That is the newest complete one: what it needs must not be overwritten. True as well where there is none, and
+        where no checkpoint could leave so much room.
         """
         self._look_if_due()
         total_rows, slack_rows = self._ring.total_rows, self._ring.files.slack_rows
@@ -122,16 +110,9 @@ class SnapshotWriter:
             rows for path, rows in self._kept.items() if path.parent.suffix != ".partial" and rows <= total_rows
         ]
         if not complete or num_rows > slack_rows or total_rows + rows_before + num_rows - max(complete) <= slack_rows:
-            self._full_since = None
             return True
-        now = time.monotonic()
-        self._look_at = min(self._look_at, now + _LOOK_WHILE_FULL_SECS)
-        self._full_since = self._full_since or now
-        if now - self._full_since < _PATIENCE_SECS:
-            return False
-        logging.error("no checkpoint for %.0f s: storing what the last one can't be gone back from", _PATIENCE_SECS)
-        self._full_since = None
-        return True
+        self._look_at = min(self._look_at, time.monotonic() + _LOOK_WHILE_FULL_SECS)
+        return False
 
     def close(self, secs: float) -> None:
         """Finishes what is under way."""
@@ -148,35 +129,31 @@ class SnapshotWriter:
 
     def _write_all(self) -> None:
         while (request := self._requests.get()) is not None:
-            name, snapshot, further = request
+            name, snapshot, priorities, is_far = request
             began = time.monotonic()
             try:
-                num_bytes = self._make_durable(snapshot)
-                for file, data in further.items():
-                    self._write(name, file, data)
+                num_bytes = 0
+                if self._copy is None:
+                    self._ring.make_durable()
+                else:
+                    num_bytes = self._copy.update(snapshot)
+                self._ring.check_covered(snapshot)  # Nothing of it may have been overwritten meanwhile.
+                if priorities is not None:
+                    self._write(name, PRIORITIES, priorities)
                 self._write(name, REPLAY, snapshot)  # Last: the trainer waits for it.
-                if number := self._numbers.pop(name, 0):
-                    self._complete(name, number, snapshot)
+                if is_far:
+                    self._complete(name)
             except (OSError, OverwrittenError) as error:
                 self.error = f"{name}: {error}"
                 logging.error("the replay server's part of %s can't be written: %s", name, error)
             else:
                 self.error = None
                 self.written += 1
-                copied = "" if num_bytes is None else f", {num_bytes:,} bytes copied"
-                logging.info("%s: experience saved in %.2f s%s", name, time.monotonic() - began, copied)
+                secs = time.monotonic() - began
+                logging.info("%s: experience saved in %.2f s, %d bytes of it copied", name, secs, num_bytes)
             finally:
                 self._look_at = 0.0
                 del self._under_way[name]
-
-    def _make_durable(self, snapshot: bytes) -> int | None:
-        if self._copy is None:
-            self._ring.make_durable()
-            num_bytes = None
-        else:
-            num_bytes = self._copy.update(snapshot)
-        self._ring.check_covered(snapshot)  # Nothing of it may have been overwritten meanwhile.
-        return num_bytes
 
     def _write(self, name: str, file: str, data: bytes) -> None:
         """Whole or not at all."""
@@ -186,15 +163,13 @@ class SnapshotWriter:
         os.replace(self._temporary, partial / file)
         sync(partial)
 
-    def _complete(self, name: str, number: int, snapshot: bytes) -> None:
-        """Completes a checkpoint whose agent is elsewhere, and sends the header there."""
+    def _complete(self, name: str) -> None:
+        """Completes a checkpoint whose agent is elsewhere."""
         partial, folder = self._partial(name), self._checkpoints / name
         shutil.rmtree(folder, ignore_errors=True)  # Of a trainer that has lost its own.
         kept_checkpoints.finish(partial, kept_checkpoints.train_step_of(name), 0, {}, has_agent=False)
         kept_checkpoints.delete_later(folder)
         kept_checkpoints.prune(self._checkpoints, written=folder)
-        self._newest_sent = (number, snapshot)
-        self.sent.put(self._newest_sent)
 
     def _look_if_due(self) -> None:
         if time.monotonic() >= self._look_at:

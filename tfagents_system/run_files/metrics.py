@@ -45,8 +45,6 @@ FURTHER_COLUMNS: Mapping[str, str] = {
     "eval/episode_length": "steps of the evaluation's episodes: mean",
     "train/policy_lag": "most iterations by which the policy of a training episode was behind",
     "policy_age_updates": "with `asynchronous`: how many updates old a policy is when the steps that it took arrive",
-    "eval_left_out": "with `asynchronous` or SAC_EVAL_WORKERS: evaluations since the row before that were due, but "
-    "skipped because one took too long",
     "reward_scale": "with `normalize_rewards`: the divisor of rewards; losses and `q_mean` are of divided rewards",
     "grad_norm": "with discrete actions: norm of the gradients before clipping",
     "validation/<loss>": "the loss on held-out episodes (docs/explanations/experience.md)",

@@ -11,72 +11,16 @@ from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.policies.names import checkpoint_name
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.early_end import rank
-from tfagents_system.trainer.periods import Period
 from tfagents_system.trainer.policy_export import PolicyExport
-from tfagents_system.trainer.saves import TrainerSaves
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
-
-
-class BestPolicy:
-    """Keeps the best evaluation of the newest stage in the trainer's state.
-
-    A stage begins with values of the curriculum. Returns on another task say nothing of the present one, so the first
-    policy of a new stage is the best one.
-
-    Args:
-      params: Of the run.
-      state: Of the trainer.
-    """
-
-    def __init__(self, params: TrainParamsBase, state: TrainerState) -> None:
-        self._task = EvaluatedTask(params.env_config, params.num_iter)
-        self._metric = params.best_metric
-        self._state = state
-
-    def is_best(self, row: Mapping[str, Any], iteration: int) -> bool:
-        """Whether the policy of an evaluation is the best one now."""
-        state = self._state
-        if state.best_checkpoint is None or self._task.stage(iteration) != state.best_stage:
-            return True
-        return rank(row, self._metric) > rank(self._best_row(), self._metric)
-
-    def take(self, row: Mapping[str, Any], iteration: int, checkpoint: str) -> tuple[str | None, int]:
-        """Makes it the best one; returns checkpoint and iteration of the one before."""
-        if faults := row.get("eval_faults"):
-            logging.warning(
-                "the policy of iteration %d is the best one, but a fault ended %d of its %d episodes",
-                *(iteration, faults, row["eval_episodes"]),
-            )
-        state = self._state
-        replaced = state.best_checkpoint, state.best_iteration
-        state.best_eval_return, state.best_eval_success = row["eval_return"], row.get("eval_success")
-        state.best_checkpoint, state.best_iteration = checkpoint, iteration
-        state.best_stage = self._task.stage(iteration)
-        return replaced
-
-    def forget(self) -> None:
-        """Its checkpoint is gone."""
-        self._state.best_checkpoint = self._state.best_eval_return = self._state.best_eval_success = None
-
-    def to_json(self) -> dict[str, Any] | None:
-        """What best.json says; None without a best policy."""
-        state = self._state
-        if state.best_checkpoint is None:
-            return None
-        return {
-            "checkpoint": state.best_checkpoint,
-            **self._best_row(),
-            "iteration": state.best_iteration,
-            "curriculum": state.best_stage,
-            "metric": self._metric,
-        }
-
-    def _best_row(self) -> dict[str, Any]:
-        return {"eval_return": self._state.best_eval_return, "eval_success": self._state.best_eval_success}
+from tfagents_system.trainer.state import Period, TrainerState
+from tfagents_system.trainer.trainer_checkpoints import TrainerSaves
 
 
 class EvaluatedCheckpoints:
     """Each policy that is to be evaluated has a checkpoint until more is known; `begin` comes first.
+
+    The best policy is that of the best evaluation of the newest stage, which begins with values of the curriculum.
+    Returns on another task say nothing of the present one, so the first policy of a new stage is the best one.
 
     After a kill the trainer's checkpoint, metrics.csv, best.json and the policies on disk are of different moments.
     `begin` brings them together: the trainer's state of the checkpoint counts, and then the evaluations that only
@@ -103,13 +47,13 @@ class EvaluatedCheckpoints:
         begins_trained: bool = False,
     ) -> None:
         self._params = params
+        self._task = EvaluatedTask(params.env_config, params.num_iter)
         self._period = Period.of(params, "checkpoint")
         self._state = state
         self._export = export
         self._saves = saves
         self._is_last = is_last
         self._first_iteration = 0 if begins_trained else 1
-        self._best = BestPolicy(params, state)
         self._has_warned = False
 
     def begin(self, rows: Sequence[Mapping[str, Any]], train_step: int) -> None:
@@ -122,22 +66,26 @@ class EvaluatedCheckpoints:
         state = self._state
         self._saves.try_to_write(lambda: self._export.delete_later(train_step))
         evaluations = [row for row in rows if row.get("eval_return") is not None]
-        if state.best_checkpoint is not None and not self._export.has_checkpoint(state.best_checkpoint):
-            logging.warning("the best policy %s is gone: the next one that is evaluated counts", state.best_checkpoint)
-            self._best.forget()
+        if state.best is not None and not self._export.has_checkpoint(state.best["checkpoint"]):
+            logging.warning(
+                "the best policy %s is gone: the next one that is evaluated counts", state.best["checkpoint"]
+            )
+            state.best = None
         for row in evaluations[state.evaluations :]:
             self._sort_out(row)
         state.evaluations = len(evaluations)
-        state.replaced = [name for name in state.replaced if name != state.best_checkpoint]
+        state.replaced = [name for name in state.replaced if not self._is_best(name)]
         self._mark_best()
 
     def write(self, iteration: int) -> None:
         """Writes the one of the present policy, before its evaluation."""
-        if self._period.env_steps is not None and self._period.is_due(self._state):
-            self._state.periodic.append(iteration)
         if iteration >= self._first_iteration:
-            where = iteration, self._state.end_env_steps
-            self._saves.try_to_write(lambda: self._export.save_checkpoint(*where, with_agent=True))
+            is_periodic = self._period.is_due(self._state)
+            self._saves.try_to_write(
+                lambda: self._export.save_checkpoint(
+                    iteration, self._state.end_env_steps, with_agent=True, is_periodic=is_periodic
+                )
+            )
 
     def take(self, row: Mapping[str, Any]) -> None:
         """The evaluation is over, with this row of metrics, as it is written."""
@@ -153,41 +101,53 @@ class EvaluatedCheckpoints:
         """There will be no evaluation."""
         self._delete_unless_needed(iteration, checkpoint_name(train_step))
 
+    def _sort_out(self, row: Mapping[str, Any]) -> bool:
+        """What becomes of an evaluated policy, and of the one that it replaces; whether it is the best one now."""
+        iteration, name = _policy_of(row)
+        if iteration < self._first_iteration or not self._export.has_checkpoint(name):
+            return False
+        replaced, stage = self._state.best, self._task.stage(iteration)
+        metric = self._params.best_metric
+        if replaced is not None and stage == replaced["curriculum"] and rank(row, metric) <= rank(replaced, metric):
+            self._delete_unless_needed(iteration, name)
+            return False
+        if faults := row.get("eval_faults"):
+            logging.warning(
+                "the policy of iteration %d is the best one, but a fault ended %d of its %d episodes",
+                *(iteration, faults, row["eval_episodes"]),
+            )
+        self._state.best = {
+            "checkpoint": name,
+            "eval_return": row["eval_return"],
+            "eval_success": row.get("eval_success"),
+            "iteration": iteration,
+            "curriculum": stage,
+            "metric": metric,
+        }
+        if replaced is not None and not self._is_needed(replaced["iteration"], replaced["checkpoint"]):
+            self._state.replaced.append(replaced["checkpoint"])
+        return True
+
     def _delete_unless_needed(self, iteration: int, name: str) -> None:
         """Random weights, and what could not be written, are not there. What stays is acted with, not trained on."""
         if not self._export.has_checkpoint(name):
             return
         if not self._is_needed(iteration, name):
             self._export.delete_checkpoint(name)
-        elif name != self._state.best_checkpoint:
+        elif not self._is_best(name):
             self._export.delete_agent(name)
-
-    def _sort_out(self, row: Mapping[str, Any]) -> bool:
-        """What becomes of an evaluated policy, and of the one that it replaces; whether it is the best one now."""
-        iteration, name = _policy_of(row)
-        if iteration < self._first_iteration or not self._export.has_checkpoint(name):
-            return False
-        if not self._best.is_best(row, iteration):
-            self._delete_unless_needed(iteration, name)
-            return False
-        replaced, its_iteration = self._best.take(row, iteration, name)
-        if replaced is not None and not self._is_needed(its_iteration, replaced):
-            self._state.replaced.append(replaced)
-        return True
 
     def _is_needed(self, iteration: int, name: str) -> bool:
         """Those made only to be evaluated go when they are not the best; the first stays, to be compared with."""
         # Where there were no updates between two evaluations both policies have one name.
-        is_kept = name == self._state.best_checkpoint or self._is_periodic(iteration)
+        is_kept = self._is_best(name) or self._export.is_periodic(name)
         return is_kept or self._is_last(iteration) or self._export.is_first(name)
 
-    def _mark_best(self) -> None:
-        self._saves.try_to_write(lambda: self._export.mark_best(self._best.to_json()))
+    def _is_best(self, name: str) -> bool:
+        return self._state.best is not None and self._state.best["checkpoint"] == name
 
-    def _is_periodic(self, iteration: int) -> bool:
-        if self._period.env_steps is not None:
-            return iteration in self._state.periodic
-        return iteration % self._period.iterations == 0
+    def _mark_best(self) -> None:
+        self._saves.try_to_write(lambda: self._export.mark_best(self._state.best))
 
     def _warn_without_success(self, row: Mapping[str, Any]) -> None:
         """Once in a start: an environment may tell of a success only where there is one."""

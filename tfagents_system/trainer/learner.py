@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from tfagents_system.agents.agent import ScheduledValues, make_agent, set_fixed_alpha
-from tfagents_system.agents.block_update import BlockUpdate, choose_precision, make_block_update
+from tfagents_system.agents.block_update import choose_precision, make_block_update
 from tfagents_system.agents.iteration_counts import offline_updates
 from tfagents_system.agents.taken_weights import TakenWeights
 from tfagents_system.envs import specs
@@ -19,8 +19,8 @@ from tfagents_system.role import RESET_STREAM, TRAIN_STREAM, Role
 from tfagents_system.run_files.kept_checkpoints import AGENT
 from tfagents_system.run_files.taken import Taken, taken_by
 from tfagents_system.settings.variables import NETWORKS
-from tfagents_system.trainer.periods import parts_of
-from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints, TrainerState
+from tfagents_system.trainer.state import TrainerState, parts_of
+from tfagents_system.trainer.trainer_checkpoints import ReplaySnapshots, TrainerCheckpoints
 from tfagents_system.transport.connection import Connection
 from tfagents_system.transport.tables import OFFLINE, PRIORITIES, TdErrors
 
@@ -30,7 +30,7 @@ class Learner:
 
     Args:
       role: The trainer's process.
-      ask_for_replay, fetch_replay: As of TrainerCheckpoints.
+      snapshots: As of TrainerCheckpoints.
       connection: To the replay server, for priorities.
 
     Attributes:
@@ -40,14 +40,14 @@ class Learner:
       scheduled: Sets what schedules change.
       step_variable: The agent's counter of updates.
       resumed_at: Train step of the checkpoint that it began from; None: the run began.
+      block_update: The compiled update, once `compile` has made it.
     """
 
     def __init__(
         self,
         role: Role,
-        ask_for_replay: Callable[[str], None],
+        snapshots: ReplaySnapshots,
         connection: Connection | None = None,
-        fetch_replay: Callable[[str], bytes | None] = lambda name: None,
     ) -> None:
         self._role = role
         if role.variables.train_gpus:
@@ -68,9 +68,8 @@ class Learner:
             self.agent,
             self.state,
             self.step_variable,
-            ask_for_replay,
-            fetch_replay=fetch_replay,
-            record=role.paths.saved,
+            snapshots,
+            role.paths.saved,
         )
         self.resumed_at: int | None = None
         if self.restore():
@@ -149,25 +148,46 @@ class Learner:
         if self._connection is not None and (rows >= 0).any():  # Else all of them are of prior data.
             self._connection.put(PRIORITIES, TdErrors(rows, errors).to_wire())
 
-    def make_update(self) -> BlockUpdate | ResettingUpdate:
+    def compile(self) -> None:
         """Compiles the update of a whole block.
 
         Raises:
           UserError: The agent can't be trained as the parameters say.
         """
         params, seed = self._role.params, self._role.derived_seed(TRAIN_STREAM, self.state.recoveries)
-        precision = self._choose_precision()
-        update = make_block_update(params, self.agent, precision, seed)
-        if self._role.deterministic and update.kind != "fused":
+        self.block_update = make_block_update(params, self.agent, self._choose_precision(), seed)
+        kind = self.block_update.kind
+        if self._role.deterministic and kind != "fused":
             raise UserError(
                 "SAC_DETERMINISTIC=1 needs an agent whose noise follows from the train step: one of the toolkit's own "
-                f"algorithms in float32, the update of this one is {update.kind} (the log says why)"
+                f"algorithms in float32, the update of this one is {kind} (the log says why)"
             )
-        logging.info("update: %s", update.kind)
-        update.tell_errors = self._tell_errors
-        if params.reset_period_updates is None:
-            return update
-        return ResettingUpdate(update, self.state, lambda: self.train_step, self._redraw, params.reset_period_updates)
+        logging.info("update: %s", kind)
+        self.block_update.tell_errors = self._tell_errors
+
+    def update(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
+        """Trains on the minibatches of a block; returns the mean losses.
+
+        With `reset_period_updates` networks are drawn anew right before the update that follows a multiple of it: a
+        checkpoint of that train step is of the networks before, and a run that is resumed there does the same reset
+        again. So the end of a run never has networks that were not trained.
+        """
+        period = self._role.params.reset_period_updates
+        if period is None:
+            return self.block_update(arrays)
+        losses, counts = list[dict[str, float]](), list[int]()
+        for part in parts_of(self.train_step, len(arrays[0]), period):
+            if self.train_step and not self.train_step % period:
+                logging.info("networks are drawn anew at train step %d", self.train_step)
+                self._redraw()
+                self.state.network_resets += 1
+            losses.append(self.block_update([array[part] for array in arrays]))
+            counts.append(part.stop - part.start)
+        means = {}
+        for name in dict.fromkeys(name for part in losses for name in part):  # Not all parts update the actor.
+            of_parts = [(part[name], count) for part, count in zip(losses, counts, strict=True) if name in part]
+            means[name] = sum(value * count for value, count in of_parts) / sum(count for _, count in of_parts)
+        return means
 
     def _redraw(self) -> None:
         """Draws the networks anew; the seed follows from the position in the run."""
@@ -191,54 +211,6 @@ class Learner:
         elif reason:
             logging.warning("matmul_precision=%s is not used: %s", wanted, reason)
         return precision
-
-
-class ResettingUpdate:
-    """A BlockUpdate that parts blocks where networks are to be drawn anew.
-
-    A reset comes right before the update that follows a multiple of the period: a checkpoint of that train step is of
-    the networks before it, and a run that is resumed there does the same reset again. So the end of a run never has
-    networks that were not trained.
-
-    Args:
-      update: What is parted.
-      state: Of the trainer; counts the resets.
-      train_step: Updates done.
-      redraw: Draws the networks anew.
-      period_updates: Of the resets.
-    """
-
-    def __init__(
-        self,
-        update: BlockUpdate,
-        state: TrainerState,
-        train_step: Callable[[], int],
-        redraw: Callable[[], None],
-        period_updates: int,
-    ) -> None:
-        self._update, self._state, self._train_step, self._redraw = update, state, train_step, redraw
-        self._period_updates = period_updates
-        self.kind, self.measure = update.kind, update.measure
-
-    def __call__(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
-        """As of BlockUpdate."""
-        sums: dict[str, float] = {}
-        counts: dict[str, int] = {}
-        for part in parts_of(self._train_step(), len(arrays[0]), self._period_updates):
-            self._reset_if_due()
-            for name, value in self._update([array[part] for array in arrays]).items():
-                updates = part.stop - part.start
-                sums[name] = sums.get(name, 0.0) + updates * value
-                counts[name] = counts.get(name, 0) + updates
-        return {name: total / counts[name] for name, total in sums.items()}
-
-    def _reset_if_due(self) -> None:
-        train_step = self._train_step()
-        if train_step == 0 or train_step % self._period_updates:
-            return
-        self._redraw()
-        self._state.network_resets += 1
-        logging.info("networks are drawn anew at train step %d", train_step)
 
 
 def claim_gpu() -> None:

@@ -21,7 +21,7 @@ from tensorflow.python.saved_model import save as saved_model_save
 from tf_agents.policies import greedy_policy, policy_saver
 
 from tfagents_system.checks.frame_stacks import FrameStack
-from tfagents_system.machine.files import held, write_json
+from tfagents_system.machine.files import held, read_json, write_json
 from tfagents_system.policies.environment_policies import EnvironmentUnitsPolicy, of_single_frames
 from tfagents_system.policies.names import MOMENT, PREFIX, checkpoint_name, fit_names, train_step_of
 from tfagents_system.run_files.kept_checkpoints import AGENT
@@ -75,7 +75,7 @@ class PolicyExport:
         """
         with _without_tracing_notes():
             self._make_folders()
-            _write_folder(self._model, self._write_model, iteration)
+            _write_folder(self._model, self._write_model, iteration=iteration)
 
     def _write_model(self, folder: Path) -> None:
         if self._weights is None or not all((self._model / file).exists() for file in self._graph_files):
@@ -92,7 +92,12 @@ class PolicyExport:
         fingerprinting_utils.write_fingerprint(str(folder))
 
     def save_checkpoint(
-        self, iteration: int | None = None, env_steps: int | None = None, *, with_agent: bool = False
+        self,
+        iteration: int | None = None,
+        env_steps: int | None = None,
+        *,
+        with_agent: bool = False,
+        is_periodic: bool = False,
     ) -> str:
         """Writes the weights as `policy_checkpoint_<train step>`; returns that name.
 
@@ -100,6 +105,7 @@ class PolicyExport:
           iteration: Iterations completed, for `iteration_of`.
           env_steps: Environment steps then.
           with_agent: The whole agent comes with them, which another run may begin with. One that is there stays.
+          is_periodic: It is one of those that are saved in any case, see the method of this name.
         """
         name = checkpoint_name(int(self._train_step.numpy()))
         self._make_folders()
@@ -113,7 +119,8 @@ class PolicyExport:
                 tf.train.Checkpoint(agent=self._agent).write(str(folder / AGENT))
 
         with _without_tracing_notes():
-            _write_folder(final, write, iteration, env_steps)
+            stays = is_periodic or self.is_periodic(name)
+            _write_folder(final, write, iteration=iteration, env_steps=env_steps, is_periodic=stays)
         return name
 
     def delete_agent(self, name: str) -> None:
@@ -124,6 +131,10 @@ class PolicyExport:
     def has_checkpoint(self, name: str) -> bool:
         """Whether that checkpoint is on disk."""
         return (self._paths.policy_checkpoints / name).exists()
+
+    def is_periodic(self, name: str) -> bool:
+        """Whether that checkpoint was due by a period, and not written for its evaluation alone."""
+        return bool((read_json(self._paths.policy_checkpoints / name / MOMENT) or {}).get("is_periodic"))
 
     def is_first(self, name: str) -> bool:
         """Whether it is the oldest checkpoint on disk."""
@@ -214,19 +225,15 @@ def _without_tracing_notes() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _write_folder(
-    final: Path, write: Callable[[Path], None], iteration: int | None, env_steps: int | None = None
-) -> None:
-    """Lets `write` fill a folder beside `final`, adds the moment, then puts it in its place."""
+def _write_folder(final: Path, write: Callable[[Path], None], **moment: int | None) -> None:
+    """Lets `write` fill a folder beside `final`, adds the moment as far as it is known, then puts it in its place."""
     temporary, before = (final.with_name(f".{final.name}.{suffix}") for suffix in ("tmp", "before"))
     for leftover in (temporary, before):
         shutil.rmtree(leftover, ignore_errors=True)
     temporary.mkdir()
     with held(temporary) as folder:
         write(folder)
-        if iteration is not None:
-            moment = {"iteration": iteration, **({} if env_steps is None else {"env_steps": env_steps})}
-            write_json(folder / MOMENT, moment)
+        write_json(folder / MOMENT, {name: value for name, value in moment.items() if value is not None})
     if final.exists():
         os.replace(final, before)
     os.replace(temporary, final)

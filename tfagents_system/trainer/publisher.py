@@ -9,13 +9,12 @@ import dataclasses
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from absl import logging
 
 from tfagents_system.policies.shared_weights import NOWHERE, SharedWeights, share
-from tfagents_system.trainer.periods import parts_of
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, NewestReader
 
@@ -37,12 +36,10 @@ class Publisher:
     Args:
       connection: To the replay server.
       max_workers: Slots for workers: each has a table of news.
-      period_updates: Interval between policies that are published within an iteration; None: there are none.
     """
 
-    def __init__(self, connection: Connection, max_workers: int, period_updates: int | None = None) -> None:
+    def __init__(self, connection: Connection, max_workers: int) -> None:
         self._connection = connection
-        self._period_updates = period_updates
         self._shared: SharedWeights | None = None
         self._is_shared = True  # As far as it is known.
         self._within_at = 0.0  # When the next policy within an iteration may be put into the tables.
@@ -81,14 +78,6 @@ class Publisher:
         self.check()
         if self._is_idle.is_set() and time.monotonic() >= self._within_at:
             self._hand_over(policy, None, progress)
-
-    def parts(self, train_step: int, count: int) -> Iterator[slice]:
-        """The parts of a block of `count` updates after `train_step`: each ends where a policy is due, or the block."""
-        return parts_of(train_step, count, self._period_updates)
-
-    def is_due(self, train_step: int) -> bool:
-        """Whether a policy within an iteration is."""
-        return self._period_updates is not None and train_step % self._period_updates == 0
 
     def watch(self, status: NewestReader) -> None:
         """From now on `repeat_if_restarted` knows the server by its status."""

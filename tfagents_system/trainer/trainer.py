@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +26,19 @@ from tfagents_system.role import Role
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.taken import taken_by
 from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
-from tfagents_system.trainer.evaluations import PolicyEvaluations
-from tfagents_system.trainer.iteration_plan import IterationPlan
+from tfagents_system.trainer.evaluations import PolicyEvaluations, WorkerReports
+from tfagents_system.trainer.iteration_plan import IterationPlan, Minibatches
 from tfagents_system.trainer.learner import Learner
-from tfagents_system.trainer.minibatches import Minibatches
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.publisher import Publisher
-from tfagents_system.trainer.replay_snapshots import ReplaySnapshots
-from tfagents_system.trainer.saves import TrainerSaves
-from tfagents_system.trainer.trainer_checkpoints import SaveError
+from tfagents_system.trainer.state import parts_of
+from tfagents_system.trainer.trainer_checkpoints import ReplaySnapshots, SaveError, TrainerSaves
 from tfagents_system.trainer.training_log import TrainingLog
-from tfagents_system.trainer.worker_reports import WorkerReports
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 
 _START_DEADLINE_SECS = 600.0
 _EVALUATION_POLL_SECS = 0.02
-_BEATS_WAIT_SECS = 1.0  # For heartbeats, once an iteration while a worker is late; reading them takes milliseconds.
 
 
 class Trainer:
@@ -58,25 +53,36 @@ class Trainer:
         self._params = params = role.params
         self._connection = role.connect(role.is_stopped)
         self._snapshots = ReplaySnapshots(self._connection, is_far=role.is_far)
-        learner = self._learner = Learner(role, self._snapshots.ask, self._connection, self._snapshots.fetch)
+        learner = self._learner = Learner(role, self._snapshots, self._connection)
         self._state = learner.state
-        counts = updates_of_iteration(params), ratio_of_run(params), offline_updates(params)
-        least = least_updates_per_env_step(params)
-        self._plan = IterationPlan(self._state, lambda: learner.train_step, params.num_iter, *counts, least)
+        self._plan = IterationPlan(
+            self._state,
+            lambda: learner.train_step,
+            params.num_iter,
+            updates_of_iteration(params),
+            ratio_of_run(params),
+            offline_updates(params),
+            least_updates_per_env_step(params),
+        )
         actions = specs.load_actions(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
         self._shares, self._session = TimeShares(), 0
-        kept = learner.checkpoints, self._export, self._shares
-        self._saves = TrainerSaves(params, role.variables, self._state, self._plan, lambda: learner.train_step, *kept)
+        self._saves = TrainerSaves(role, learner, self._plan, self._export, self._shares)
         self._log = TrainingLog(role, learner, self._plan, self._saves, self._shares)
-        evaluated = self._state, self._export, self._saves, self._log.is_last
         taken = taken_by(role.paths)
-        begins_trained = counts[2] > 0 or (taken is not None and taken.checkpoint is not None)
-        self._evaluated_checkpoints = EvaluatedCheckpoints(params, *evaluated, begins_trained)
+        self._evaluated_checkpoints = EvaluatedCheckpoints(
+            params,
+            self._state,
+            self._export,
+            self._saves,
+            self._log.is_last,
+            begins_trained=offline_updates(params) > 0 or (taken is not None and taken.checkpoint is not None),
+        )
         self._evaluations = PolicyEvaluations(params, role, role.variables.straggler_secs)
         self._follow(-1 if learner.resumed_at is None else learner.resumed_at)
-        period = params.publish_period_updates if params.asynchronous else None
-        self._publisher = Publisher(self._connection, role.max_workers, period)
+        # Between policies that are published within an iteration; None: there are none.
+        self._publish_period = params.publish_period_updates if params.asynchronous else None
+        self._publisher = Publisher(self._connection, role.max_workers)
 
     def run(self) -> None:
         """Trains until the last iteration is done.
@@ -141,8 +147,8 @@ class Trainer:
         self._minibatches.begin(self._session)
         if not self._plan.is_offline:  # Workers wait for the policy after it.
             self._publish()
-        self._update = self._learner.make_update()
-        self._log.newest["update"] = self._update.kind
+        self._learner.compile()
+        self._log.newest["update"] = self._learner.block_update.kind
         self._minibatches.request(self._state.iteration)
         self._saves.begin(restored=self._learner.resumed_at is not None or self._state.recoveries > 0)
 
@@ -201,21 +207,20 @@ class Trainer:
     def _train_on(self, block: tables.Block, count: int) -> None:
         """The updates of the first `count` minibatches; then what is held out is measured."""
         self._log.beat("updating")
-        for part in self._publisher.parts(self._learner.train_step, count):
+        for part in parts_of(self._learner.train_step, count, self._publish_period):
             with self._shares.spend("updates"):
-                losses = self._update([array[part] for array in block.arrays])
+                losses = self._learner.update([array[part] for array in block.arrays])
             self._log.training_row.add_losses(losses, part.stop - part.start)
             self._log.tell_callbacks("updates", losses)
-            if self._publisher.is_due(self._learner.train_step) and not (
-                self._plan.is_complete or self._plan.is_offline
-            ):
+            is_due = self._publish_period and self._learner.train_step % self._publish_period == 0
+            if is_due and not (self._plan.is_complete or self._plan.is_offline):
                 with self._shares.spend("publishing"):
                     self._learner.follow_schedules(self._state.env_steps)
                     self._publisher.publish_within(self._learner.read_policy(self._session), self._progress())
                 self._reports.take()  # Of the policies before: how old they were is known now, not later.
         if block.held_out:
             with self._shares.spend("validation"):
-                measured = self._update.measure([array[block.count :] for array in block.arrays])
+                measured = self._learner.block_update.measure([array[block.count :] for array in block.arrays])
             self._log.training_row.add_losses(measured, block.held_out, "validation/")
 
     def _next_block(self, iteration: int, first: int) -> tables.Block:
@@ -242,12 +247,11 @@ class Trainer:
         evaluated (`PolicyEvaluations.is_awaited`).
         """
         version, evaluations = self._state.iteration, self._evaluations
-        evaluations.reach(version, self._state.end_env_steps)
         is_due = evaluations.is_due(version, self._state.end_env_steps, self._log.is_last(version))
         if is_due and evaluations.is_awaited:
             self._wait_for_evaluation()
-        elif is_due:
-            self._reports.leave_out_gone(wait_secs=_BEATS_WAIT_SECS)
+        elif not evaluations.is_over:
+            self._reports.leave_out_gone()
         is_evaluated = is_due and evaluations.is_over
         with self._shares.spend("publishing"):
             self._learner.follow_schedules()
@@ -266,12 +270,12 @@ class Trainer:
 
     def _wait_for_evaluation(self) -> None:
         """Waits until the policy that was published for it is evaluated."""
-        evaluations, began = self._evaluations, time.monotonic()
+        evaluations = self._evaluations
         with self._shares.spend("waiting"):
             while not evaluations.is_over:
                 if self._role.is_stopped():
                     raise StoppedError
-                self._reports.leave_out_gone(began)
+                self._reports.leave_out_gone()
                 self._publisher.check()
                 what = f"the evaluation of iteration {evaluations.version} by workers {evaluations.missing()}"
                 self._log.beat("waiting", waiting_for=what)
@@ -290,7 +294,7 @@ class Trainer:
         return {"env_steps": self._state.env_steps, "curriculum": self._log.training_row.curriculum}
 
 
-def next_session(path: Path, last: int, clock: Callable[[], int] = time.time_ns) -> int:
+def next_session(path: Path, last: int) -> int:
     """The number of a trainer's session, by which workers and the replay server tell an earlier one from a later one.
 
     It is above those of all sessions of the run, also where the clock was set back since.
@@ -298,10 +302,9 @@ def next_session(path: Path, last: int, clock: Callable[[], int] = time.time_ns)
     Args:
       path: Remembers the newest one; in the run directory.
       last: The newest one of this process, 0 before the first.
-      clock: Nanoseconds since the epoch.
     """
     remembered = (read_json(path) or {}).get("session")
-    session = max(clock(), last + 1, remembered + 1 if isinstance(remembered, int) else 0)
+    session = max(time.time_ns(), last + 1, remembered + 1 if isinstance(remembered, int) else 0)
     try:
         write_json(path, {"session": session})
     except OSError as error:  # A full disk must not end the run; the clock alone has to do.

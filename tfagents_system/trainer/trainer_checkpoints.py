@@ -1,4 +1,4 @@
-"""The trainer's part of a checkpoint, agent, optimizers and counters, and how it is completed."""
+"""Checkpoints to resume from, agent, optimizers and counters, and how they are completed; and when what is saved."""
 
 from __future__ import annotations
 
@@ -9,79 +9,65 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from absl import logging
 
+from tfagents_system.agents.iteration_counts import updates_of_iteration
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import held
+from tfagents_system.role import Role
 from tfagents_system.run_files import kept_checkpoints
+from tfagents_system.run_files.heartbeat import TimeShares
+from tfagents_system.trainer.iteration_plan import IterationPlan
+from tfagents_system.trainer.policy_export import PolicyExport
+from tfagents_system.trainer.state import Period, TrainerState
+from tfagents_system.transport import tables
+from tfagents_system.transport.connection import Connection
 
+if TYPE_CHECKING:
+    from tfagents_system.trainer.learner import Learner
+
+_ASK_SECS, _LOOK_SECS = 0.2, 1.0
 _ASK_AGAIN_SECS = 3.0
 _POLL_SECS = 0.02
+_REPLAY_SAVE_SECS = 20.0  # that the replay server may take for its part of a checkpoint
+_SAVE_AGAIN_SECS = 30.0
+_LAST_SAVE_AGAIN_SECS = 2.0
+_WANTED_LOOK_SECS = 3.0
+# Where experience decides how many updates an iteration has: of the newest 1024 the replay server knows the steps of
+# each (ring_header.COUNTED_ITERATIONS), and the older of two kept checkpoints is to be among these.
+_MOST_ITERATIONS = 400
 
 
 class SaveError(Exception):
     """A checkpoint could not be written; those before it are as they were."""
 
 
-@dataclasses.dataclass
-class TrainerState:
-    """What the trainer knows in addition to the agent's variables.
+class ReplaySnapshots:
+    """Asks the replay server for its part of a checkpoint, and knows whether that one wants a checkpoint.
+
+    Args:
+      connection: To the replay server.
+      is_far: It does not see the trainer's run directory: it keeps its part in a checkpoint of its own.
 
     Attributes:
-      iteration: Iterations completed.
-      iteration_start: Train step at which the current iteration began.
-      env_steps: Environment steps of the run, as the newest block has counted them.
-      best_eval_return: Mean return of the best evaluation of the present stage; None before the first.
-      best_eval_success: Its success rate; None where the environment reports none.
-      best_checkpoint: Name of the policy checkpoint that reached it.
-      best_iteration: Iterations completed then.
-      best_stage: Values of the curriculum that it was evaluated with.
-      end_env_steps, earlier_end_env_steps: `env_steps` when the last iteration ended, and when the one before it did.
-      periodic: Iterations whose evaluated policies were also due by `checkpoint_period_env_steps`.
-      evaluations: Rows of evaluations in metrics.csv that all of this follows from.
-      replaced: Policy checkpoints that were the best and are not needed: deleted once two checkpoints in a row, as many
-        as are kept, have them here.
-      ended_early: Why the run ends before its last iteration, where it does.
-      ended_for: The settings for which it does, as `settings_of_end` has them.
-      recoveries: How often training diverged and went back to a checkpoint; random numbers depend on it.
-      network_resets: How often networks were drawn anew.
-      policy_steps, end_policy_steps: Environment steps after the first random ones, as the newest block has counted
-        them; and when the last iteration ended.
-      ratio, ratio_offset: Updates per step that the run has now; and updates that count as done beside those that are,
-        since the ratio was another one before.
-      least_ratio: `min_updates_per_env_step` that the run has now.
-      paced_from_update, paced_from_step: Updates and policy steps at which it got these two ratios.
-      matmul_precision: What `auto` has chosen at the first start; None before that.
+      status: Reads what that one tells of itself.
     """
 
-    iteration: int = 0
-    env_steps: int = 0
-    best_eval_return: float | None = None
-    best_checkpoint: str | None = None
-    recoveries: int = 0
-    iteration_start: int = 0
-    best_iteration: int = 0
-    best_eval_success: float | None = None
-    best_stage: dict[str, int | float] | None = None
-    ended_early: str | None = None
-    ended_for: str | None = None
-    matmul_precision: str | None = None
-    evaluations: int = 0
-    replaced: list[str] = dataclasses.field(default_factory=list)
-    end_env_steps: int = 0
-    earlier_end_env_steps: int = -1
-    network_resets: int = 0
-    policy_steps: int = 0
-    end_policy_steps: int = 0
-    ratio: float | None = None
-    ratio_offset: int = 0
-    least_ratio: float | None = None
-    paced_from_update: int = 0
-    paced_from_step: int = 0
-    periodic: list[int] = dataclasses.field(default_factory=list)
+    def __init__(self, connection: Connection, *, is_far: bool = False) -> None:
+        self._connection, self.is_far = connection, is_far
+        self.status = connection.newest(tables.STATUS)
+
+    def ask(self, name: str) -> None:
+        """Has it write its part of the checkpoint with this name; may be repeated until that is there."""
+        self._connection.try_put(tables.SNAPSHOTS, tables.Snapshot(name, self.is_far).to_wire(), _ASK_SECS)
+
+    def is_wanted(self) -> bool:
+        """Whether the ring is about to overwrite what older checkpoints need."""
+        arrays = self.status.get(timeout_secs=_LOOK_SECS)
+        return arrays is not None and tables.Stored.from_wire(arrays).checkpoint_wanted
 
 
 class _SavedState(tf.train.experimental.PythonState):
@@ -108,9 +94,7 @@ class TrainerCheckpoints:
       agent: A TFAgent; its optimizers are saved with it.
       state: Saved with it, and filled in by `restore`.
       train_step: The agent's counter of updates.
-      ask_for_replay: Asks the replay server for its part of the checkpoint with this name; it may be asked again.
-      fetch_replay: That part, once it has come from a replay server that does not see the folder and can't write it
-        there; None before, and where it does.
+      snapshots: The replay server's part of them.
       record: A file elsewhere that says that there are some, see `kept_checkpoints.why_lost`.
     """
 
@@ -120,9 +104,7 @@ class TrainerCheckpoints:
         agent: Any,
         state: TrainerState,
         train_step: tf.Variable,
-        ask_for_replay: Callable[[str], None],
-        *,
-        fetch_replay: Callable[[str], bytes | None] = lambda name: None,
+        snapshots: ReplaySnapshots,
         record: Path | None = None,
     ) -> None:
         self._folder, self._record = folder, record
@@ -130,7 +112,7 @@ class TrainerCheckpoints:
         self._checkpoint = tf.train.Checkpoint(agent=agent, train_step=train_step, state=_SavedState(state))
         self._state = state
         self._train_step = train_step
-        self._ask_for_replay, self._fetch_replay = ask_for_replay, fetch_replay
+        self._snapshots = snapshots
         self._finishing: threading.Thread | None = None
         self._error: OSError | None = None
 
@@ -188,10 +170,10 @@ class TrainerCheckpoints:
         def finish() -> None:
             try:
                 self._wait_for_replay(partial, replay_secs)
-                found = kept_checkpoints.finish(partial, train_step, iteration, further, self._signature)
+                checkpoint = kept_checkpoints.finish(partial, train_step, iteration, further, self._signature)
                 if self._record is not None:
                     kept_checkpoints.remember(self._record, train_step)
-                kept_checkpoints.prune(self._folder, written=found.folder)
+                kept_checkpoints.prune(self._folder, written=checkpoint.folder)
                 when_complete()
             except OSError as error:
                 self._error = error
@@ -226,10 +208,156 @@ class TrainerCheckpoints:
                 return
             if now >= ask_at:
                 ask_at = now + _ASK_AGAIN_SECS
-                self._ask_for_replay(kept_checkpoints.finished_name(partial))
-            if (part := self._fetch_replay(kept_checkpoints.finished_name(partial))) is not None:
-                (partial / kept_checkpoints.REPLAY).write_bytes(part)  # `finish` syncs it.
+                self._snapshots.ask(kept_checkpoints.finished_name(partial))
+            if self._snapshots.is_far:
+                return  # It completes one of its own.
             time.sleep(_POLL_SECS)
+
+
+class TrainerSaves:
+    """Saves when it is due. A full disk is reported and tried again; it ends no training.
+
+    Args:
+      role: The trainer's process.
+      learner: Of the agent: its state and its checkpoints, which it resumes from.
+      plan: Of the current iteration.
+      export: The policies on disk.
+      shares: Get the time that is spent.
+
+    Attributes:
+      error: What could not be written the last time; None where all is well.
+    """
+
+    def __init__(
+        self, role: Role, learner: Learner, plan: IterationPlan, export: PolicyExport, shares: TimeShares
+    ) -> None:
+        self._params, self._learner, self._state, self._plan = role.params, learner, learner.state, plan
+        self._export, self._shares = export, shares
+        self._checkpoint_secs = 60.0 * role.variables.checkpoint_minutes
+        self._deadline_secs = role.variables.save_deadline_secs
+        self._period = Period.of(role.params, "checkpoint")
+        self._save_at = self._look_at = 0.0
+        self._saved_step = -1  # Train step of the last checkpoint.
+        self._replaced = frozenset(learner.state.replaced)  # As the newest complete checkpoint has them.
+        self._saved_iteration = 0
+        self._follows_experience = updates_of_iteration(role.params) is None
+        self._exported_step = -1  # Train step of the policies on disk.
+        self.error: str | None = None
+
+    def begin(self, restored: bool) -> None:
+        """Training begins, from the start or from a restored checkpoint."""
+        if restored:
+            self._saved_step, self._exported_step = self._learner.train_step, -1
+            self._saved_iteration = self._state.iteration
+        self._save_at = time.monotonic() + self._checkpoint_secs
+
+    def save_if_due(self, further: Mapping[str, Any], is_wanted: Callable[[], bool], tell: Callable[[], None]) -> bool:
+        """All of it once in a checkpoint's period; a checkpoint also before the first update, after
+        SAC_CHECKPOINT_MINUTES or hundreds of iterations without one, and where the replay server could not keep the
+        older ones any longer.
+
+        Args:
+          further: For people who read the checkpoint's manifest.
+          is_wanted: Whether the replay server wants one; asked now and then.
+          tell: Called before all of it is written.
+
+        Returns:
+          Whether it has written a checkpoint.
+        """
+        iteration, train_step = self._state.iteration, self._learner.train_step
+        is_period = self._plan.done == 0 and self._period.is_due(self._state)
+        is_due = (
+            time.monotonic() >= self._save_at
+            or (is_period and train_step != self._saved_step)
+            or (self._follows_experience and iteration - self._saved_iteration >= _MOST_ITERATIONS)
+            or (self._is_time_to_look() and is_wanted())
+        )
+        if not is_due or iteration >= self._params.num_iter:
+            return False
+        self._saved_step, self._saved_iteration = train_step, iteration
+        try:
+            if is_period and iteration > 0:
+                self._save_all(further, tell, wait=False)
+            else:
+                with self._shares.spend("saving"):
+                    self._save_checkpoint(further, wait=False)
+            return True
+        except SaveError as error:
+            self.error = str(error)
+            self._save_at = time.monotonic() + _SAVE_AGAIN_SECS
+            logging.error("%s. Training goes on, it is tried again in %.0f s", error, _SAVE_AGAIN_SECS)
+            return False
+
+    def save_finally(self, further: Mapping[str, Any], tell: Callable[[], None]) -> None:
+        """Writes all that is kept of this moment, and tries until SAC_SAVE_DEADLINE_SECS have passed.
+
+        Args:
+          further, tell: As of `save_if_due`.
+
+        Raises:
+          SaveError: It can't be written; the last checkpoint is as it was.
+        """
+        deadline = time.monotonic() + self._deadline_secs - _REPLAY_SAVE_SECS
+        while True:
+            try:
+                self._save_all(further, tell, wait=True)
+                return
+            except SaveError as error:
+                if time.monotonic() >= deadline:
+                    raise
+                logging.error("%s: trying again", error)
+                time.sleep(_LAST_SAVE_AGAIN_SECS)
+
+    def try_to_write(self, write: Callable[[], Any]) -> None:
+        """Writes what a run can do without."""
+        try:
+            write()
+        except (OSError, tf.errors.OpError) as error:
+            self.error = f"can't be written: {error}"
+            logging.error("%s", self.error)
+
+    def _save_all(self, further: Mapping[str, Any], tell: Callable[[], None], wait: bool) -> None:
+        """Writes a checkpoint to resume from, one of the policy, and the policy as a SavedModel."""
+        with self._shares.spend("saving"):
+            tell()
+            self._save_checkpoint(further, wait)
+            self._save_policies()
+        logging.info("saved at train step %d, iteration %d", self._learner.train_step, self._state.iteration)
+
+    def _save_checkpoint(self, further: Mapping[str, Any], wait: bool) -> None:
+        self._save_at = time.monotonic() + self._checkpoint_secs
+        state, replay_secs = self._state, min(_REPLAY_SAVE_SECS, self._deadline_secs / 2)
+        state.replaced = [name for name in state.replaced if self._export.has_checkpoint(name)]
+        replaced = frozenset(state.replaced)
+
+        def delete_replaced() -> None:
+            """Those that neither this checkpoint nor the one before it, which is kept, names as the best."""
+            for name in replaced & self._replaced:
+                self._export.delete_checkpoint(name)
+            self._replaced = replaced
+
+        self._learner.checkpoints.save(replay_secs, further, delete_replaced, wait=wait)
+        self.error = None
+
+    def _save_policies(self) -> None:
+        """Once at a train step: after the last evaluation they are still the same."""
+        train_step = self._learner.train_step
+        if train_step == self._exported_step:
+            return
+        try:
+            name = self._export.save_checkpoint(self._state.iteration, is_periodic=True)
+            self._export.save_model(self._state.iteration)
+            if not (self._params.keep_policies or self._params.num_eval_episodes):
+                self._export.delete_earlier(name)
+        except (OSError, tf.errors.OpError) as error:
+            raise SaveError(f"the policy can't be written: {reason_of(error)}") from error
+        self._exported_step = train_step
+
+    def _is_time_to_look(self) -> bool:
+        if time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + _WANTED_LOOK_SECS
+        return True
 
 
 def signature_of(agent: Any) -> kept_checkpoints.AgentSignature:

@@ -4,7 +4,6 @@
     requests      trainer -> replay    queue   "the minibatches of iteration i" (`Request`)
     blocks        replay  -> trainer   queue   minibatches (`Block`)
     snapshots     trainer -> replay    queue   "your part of this checkpoint" (`Snapshot`)
-    headers       replay  -> trainer   newest  that part, where the trainer has a run directory of its own (`Header`)
     priorities    trainer -> replay    queue   TD errors of drawn steps (`TdErrors`)
     status        replay  -> all       newest  what is stored from each worker (`Stored`)
     progress      trainer -> all       newest  how far the trainer has come (`Progress`)
@@ -34,7 +33,6 @@ SEGMENTS = "segments"
 REQUESTS = "requests"
 BLOCKS = "blocks"
 SNAPSHOTS = "snapshots"
-HEADERS = "headers"
 PRIORITIES = "priorities"
 STATUS = "status"
 PROGRESS = "progress"
@@ -46,7 +44,7 @@ MAX_BLOCKS = 2  # Few, because they are large.
 # Items a queue holds before writers must wait.
 _QUEUES = {SEGMENTS: 1000, REQUESTS: 100, BLOCKS: MAX_BLOCKS + 1, SNAPSHOTS: 100, PRIORITIES: 100, REPORTS: 10_000}
 _CHECKPOINT = re.compile(rb"[A-Za-z0-9_]{1,100}")  # Cannot name a path outside the checkpoints' folder.
-_NEWEST = (STATUS, PROGRESS, WEIGHTS, EVAL_WEIGHTS, HEADERS)
+_NEWEST = (STATUS, PROGRESS, WEIGHTS, EVAL_WEIGHTS)
 
 
 def news(worker_id: int) -> str:
@@ -136,16 +134,15 @@ class Snapshot:
 
     Attributes:
       checkpoint: Name of the checkpoint.
-      to_send: Not 0: the trainer does not see the replay server's run directory, and the part comes as a `Header` with
-        this number. Another number is another checkpoint, whatever its name is.
+      is_far: The trainer does not see the replay server's run directory: a checkpoint without an agent is made there.
+        It asks once.
     """
 
     checkpoint: str
-    to_send: int = 0
+    is_far: bool = False
 
     def to_wire(self) -> list[np.ndarray]:
-        name = np.frombuffer(self.checkpoint.encode(), np.uint8)
-        return [name, np.array([self.to_send], np.int64)] if self.to_send else [name]
+        return [np.frombuffer(self.checkpoint.encode(), np.uint8), np.array([self.is_far], np.int64)]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Snapshot:
@@ -157,34 +154,7 @@ class Snapshot:
         name = _only_array(arrays[:1], np.uint8, None).tobytes()
         if not _CHECKPOINT.fullmatch(name):
             raise MalformedMessageError(f"not the name of a checkpoint: {name[:100]!r}")
-        to_send = int(_only_array(arrays[1:], np.int64, 1)[0]) if len(arrays) > 1 else 0
-        return cls(name.decode(), to_send)
-
-
-@dataclasses.dataclass(frozen=True)
-class Header:
-    """The replay server's part of a checkpoint, for a trainer with a run directory of its own.
-
-    Attributes:
-      number: `Snapshot.to_send`.
-      content: The ring's header, as of `Ring.snapshot`.
-    """
-
-    number: int
-    content: bytes
-
-    def to_wire(self) -> list[np.ndarray]:
-        return [np.array([self.number], np.int64), np.frombuffer(self.content, np.uint8)]
-
-    @classmethod
-    def from_wire(cls, arrays: Sequence[np.ndarray]) -> Header:
-        """Reads what `to_wire` made.
-
-        Raises:
-          MalformedMessageError: It is anything else.
-        """
-        number = int(_only_array(arrays[:1], np.int64, 1)[0])
-        return cls(number, _only_array(arrays[1:], np.uint8, None).tobytes())
+        return cls(name.decode(), bool(_only_array(arrays[1:], np.int64, 1)[0]))
 
 
 @dataclasses.dataclass(frozen=True)

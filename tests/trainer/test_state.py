@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tfagents_system.trainer.iteration_plan import IterationPlan
-from tfagents_system.trainer.periods import Period
-from tfagents_system.trainer.trainer_checkpoints import TrainerState
+from tfagents_system.trainer.state import Period, TrainerState, parts_of
 
 
 def due(period: Period, ends: list[int]) -> list[int]:
@@ -44,3 +43,23 @@ def test_kinds_are_read_from_their_attributes() -> None:
     values |= {"checkpoint_period_iters": 1, "checkpoint_period_env_steps": 70}
     params: Any = SimpleNamespace(**values)
     assert Period.of(params, "eval") == (3, None) and Period.of(params, "checkpoint") == (1, 70)
+
+
+@pytest.mark.parametrize(
+    ("train_step", "count", "period", "ends"),
+    [
+        (0, 100, None, [100]),
+        (0, 0, 10, []),
+        (0, 100, 40, [40, 80, 100]),
+        (130, 100, 40, [30, 70, 100]),
+        (100, 3, 1, [1, 2, 3]),
+        (50, 50, 100, [50]),
+        (10, 50, 1000, [50]),
+    ],
+)
+def test_updates_are_parted_at_the_multiples_of_a_period(
+    train_step: int, count: int, period: int | None, ends: list[int]
+) -> None:
+    parts = list(parts_of(train_step, count, period))
+    assert [part.stop for part in parts] == ends
+    assert [part.start for part in parts] == [0, *ends][: len(ends)]

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from tfagents_system.report.episodes import Episode, Report
-from tfagents_system.trainer import training_row as module
-from tfagents_system.trainer.training_log import TrainingLog
-from tfagents_system.trainer.training_row import TrainingRow
+from tfagents_system.trainer import training_log as module
+from tfagents_system.trainer.training_log import TrainingLog, TrainingRow
 
 
 def report(iteration: int, *returns: float, wind: float = 0.0) -> Report:
