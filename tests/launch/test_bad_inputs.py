@@ -467,7 +467,7 @@ def test_all_that_is_wrong_with_settings_is_told_at_once(tmp_path: Path) -> None
     told = [
         "NAME=VALUE",
         "SAC_TRAIN_CPU is",
-        "_mine is private",
+        "_mine must be a public attribute",
         "config.horizn is not",
         '"horizon" in SAC_CONFIG must',
     ]

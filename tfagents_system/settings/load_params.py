@@ -73,10 +73,11 @@ def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParam
     if not (isinstance(params_class, type) and issubclass(params_class, TrainParamsBase)):
         ours = vars(module).items()
         others = [name for name, kind in ours if isinstance(kind, type) and TrainParamsBase in kind.__mro__[1:]]
-        hint = f"rename {others[0]}" if others else "add it"
+        hint = f"has no `class TrainParams(TrainParamsBase)`: {f'rename {others[0]}' if others else 'add it'}"
         if params_class is not None:
-            hint = f"derive TrainParams = {shown(params_class)} from train_params_base.TrainParamsBase"
-        raise UserError(f"SAC_PARAMS={origin} has no `class TrainParams(TrainParamsBase)`: {hint}")
+            found = f"found TrainParams = {shown(params_class)}: derive it from train_params_base.TrainParamsBase"
+            hint = f"must define `class TrainParams(TrainParamsBase)`, {found}"
+        raise UserError(f"SAC_PARAMS={origin} {hint}")
     if "env_ctor" in getattr(params_class, "__abstractmethods__", ()):
         own = [name for cls in params_class.__mro__ if cls not in TrainParamsBase.__mro__ for name in vars(cls)]
         meant = [wrong for wrong, _ in near_misses(own, ["env_ctor"])]

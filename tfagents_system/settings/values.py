@@ -49,6 +49,8 @@ def parse_json(text: str, where: str, example: str = "") -> Any:
     Raises:
       UserError: It is not JSON, has a key twice, or is no object where it must be one.
     """
+    if example and not text.strip():
+        raise UserError(f"{where} is empty: it must hold a JSON object such as {example}")
     try:
         content = _load(text)
     except (ValueError, RecursionError) as error:
