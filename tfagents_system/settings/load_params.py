@@ -204,7 +204,7 @@ def _unknown_attribute(params: TrainParamsBase, name: str, origin: Path) -> str:
     if name in params.env_config:
         return f"TrainParams of {origin} has no attribute {name}: the key of the JSON is config.{name}"
     if setting := other_libraries.meant(name):
-        return f"{name} is a setting of {other_libraries.in_words(setting.libraries)}: {setting.ours}"
+        return f"{name} is a setting of {setting.libraries}: {setting.ours}"
     names = [known for known in dir(params) if known != name and not inspect.isroutine(getattr(type(params), known, 0))]
     names.append("config")
     meant = [right for _, right in near_misses([name], names, 0.7)]

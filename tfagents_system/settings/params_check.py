@@ -73,7 +73,7 @@ def check_params(params: TrainParamsBase) -> list[str]:
     wrong_values = {attribute.name: wrong for attribute in described if (wrong := _check_value(params, attribute))}
     findings += [finding for wrong in wrong_values.values() for finding in wrong]
     findings += [
-        f"TrainParams.{name}={shown(own)} is a setting of {other_libraries.in_words(setting.libraries)}: "
+        f"TrainParams.{name}={shown(own)} is a setting of {setting.libraries}: "
         f"{setting.ours}; rename it if it is your own"
         for name in own_names(params, is_hook=False)
         if (setting := other_libraries.meant(name)) and isinstance(own := inspect.getattr_static(params, name), _PLAIN)
