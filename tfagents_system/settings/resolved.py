@@ -91,7 +91,7 @@ class Settings:
     def joined(self, shared: Mapping[str, Any]) -> Settings:
         """These, with what the run that is joined shares."""
         told = shared["variables"]
-        kinds = {name: str if name == "exp_name" else (int, float, type(None)) for name in SHARED}
+        kinds: dict[str, Any] = {name: str if name == "exp_name" else (int, float, type(None)) for name in SHARED}
         variables = {name: told[name] for name in SHARED if name in told and isinstance(told[name], kinds[name])}
         if missing := [name for name in SHARED if name not in variables]:
             raise UserError(f"the run that is joined says nothing usable of {', '.join(missing)}: install its version")
