@@ -14,7 +14,6 @@ from unittest.mock import MagicMock
 import pytest
 
 import tfagents_system
-from tests.support.launching import ROOT
 from tests.support.waiting import until
 from tfagents_system.errors import UserError
 from tfagents_system.launch.run_settings import resolve
@@ -189,8 +188,3 @@ def test_how_a_run_has_ended_is_an_exception_in_words(tmp_path: Path) -> None:
         Run(tmp_path / "run", Process(None), tmp_path / "output.txt").wait(0.0, progress=False)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="was not started here"):
         Run(tmp_path).wait()
-
-
-def test_importing_the_package_imports_no_run(tmp_path: Path) -> None:
-    code = "import sys, tfagents_system; assert not {'tfagents_system.python_run', 'tensorflow'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

@@ -26,19 +26,25 @@ class Command(NamedTuple):
     """A word after `sac`.
 
     Attributes:
-      summary: For `sac --help`.
-      example: A whole line.
       target: The shell script of `launch/` that it becomes; its first file is a vars file, or a params file instead.
         Or the module of tfagents_system whose `main(arguments)` it calls.
+      summary: For `sac --help`.
+      arguments: Of an example.
       first: Arguments before those that are given.
       positional: The option of the module that an argument without a dash stands for.
     """
 
-    summary: str
-    example: str
+    name: str
     target: str
+    summary: str
+    arguments: str
     first: tuple[str, ...] = ()
     positional: str = ""
+
+    @property
+    def example(self) -> str:
+        """A whole line."""
+        return f"sac {self.name} {self.arguments}".rstrip()
 
     @property
     def takes_params(self) -> bool:
@@ -46,96 +52,62 @@ class Command(NamedTuple):
         return self.target.endswith(".sh") or self.target in ("launch.tune", "tasks.search", "tasks.sweep")
 
 
-COMMANDS = {
-    "new": Command(
-        "a folder with params, JSON and vars file to begin with",
-        "sac new reacher --env Reacher-v5",
-        "launch.new_project",
+_PLAYED = "logs/reacher --num_episodes 5 --checkpoint best"
+_COMMANDS = (
+    Command("new", "launch.new_project", "a folder with params, JSON and vars file", "reacher --env Reacher-v5"),
+    Command("check", "run_script.sh", "all checks of `train`, without a start", "reacher/vars.sh", ("--check",)),
+    Command("train", "run_script.sh", "train a run here, or resume it", "reacher/vars.sh --set batch_size=512"),
+    Command(
+        "sweep", "tasks.sweep", "train seeds and settings here, a few runs at a time", "reacher/vars.sh --seeds 0-4"
     ),
-    "check": Command(
-        "check everything that `train` would, and start nothing",
-        "sac check reacher/vars.sh",
-        "run_script.sh",
-        ("--check",),
+    Command("submit", "submit.sh", "submit a run, or an array of them, to SLURM", "reacher/vars.sh --array 0-9"),
+    Command(
+        "join", "join_script.sh", "let this machine's workers join a run elsewhere", "reacher/vars.sh --ssh me@node7"
     ),
-    "train": Command(
-        "train a run here, or go on with it", "sac train reacher/vars.sh --set batch_size=512", "run_script.sh"
-    ),
-    "sweep": Command(
-        "train seeds and settings here, a few runs at a time",
-        "sac sweep reacher/vars.sh --seeds 0-4 --parallel 2",
-        "tasks.sweep",
-    ),
-    "submit": Command(
-        "submit a run, or an array of them, to SLURM",
-        "sac submit reacher/vars.sh --time 24:00:00 --array 0-9",
-        "submit.sh",
-    ),
-    "join": Command(
-        "let this machine's workers join a run elsewhere",
-        "sac join reacher/vars.sh --ssh me@first_machine --to logs/reacher",
-        "join_script.sh",
-    ),
-    "status": Command("the state of runs", "sac status logs/*", "report.status"),
-    "plots": Command("draw the curves of runs anew", "sac plots logs/reacher", "report.plots"),
-    "compare": Command(
-        "curves of several runs together, with a table", "sac compare logs/reacher_task_*", "report.compare"
-    ),
-    "track": Command("send metrics that a run could not send", "sac track logs/reacher", "report.tracking"),
-    "report": Command(
-        "one HTML file on a run, or on several together: curves, settings, videos",
-        "sac report logs/reacher_task_* --out report.html",
+    Command("status", "report.status", "the state of runs", "logs/*"),
+    Command("plots", "report.plots", "draw the curves of runs anew", "logs/reacher"),
+    Command("compare", "report.compare", "curves of several runs together, with a table", "logs/reacher_task_*"),
+    Command("track", "report.tracking", "send metrics that a run could not send", "logs/reacher"),
+    Command(
+        "report",
         "report.page",
+        "an HTML file on runs: curves, settings, videos",
+        "logs/reacher --out report.html",
     ),
-    "play": Command(
-        "play a policy: returns and videos",
-        "sac play logs/reacher --num_episodes 5 --checkpoint best",
-        "run",
-        positional="--exp_dir",
+    Command("play", "run", "play a policy: returns and videos", _PLAYED, positional="--exp_dir"),
+    Command(
+        "montage", "run", "first, middle and best checkpoint in one video", "logs/reacher", ("--montage",), "--exp_dir"
     ),
-    "montage": Command(
-        "first, middle and best checkpoint in one video", "sac montage logs/reacher", "run", ("--montage",), "--exp_dir"
-    ),
-    "export": Command(
-        "a policy as files of NumPy, TensorFlow Lite or ONNX",
-        "sac export logs/reacher --format numpy --out exported",
+    Command(
+        "export",
         "playing.export",
+        "a policy as files of NumPy, TensorFlow Lite or ONNX",
+        "logs/reacher --format numpy --out exported",
         positional="--exp_dir",
     ),
-    "experience": Command(
-        "import, export and show experience", "sac experience show logs/reacher", "experience.__main__"
-    ),
-    "racing": Command("record rewards, check and time racing environments", "sac racing --help", "racing"),
-    "parameters": Command(
-        "the attributes of TrainParams: defaults, values, meanings",
-        "sac parameters learning_rate",
-        "settings.parameters_page",
-    ),
-    "tune-params": Command(
-        "search for good settings, with Optuna",
-        "sac tune-params reacher/vars.sh --space sac --trials 40 --parallel 4",
+    Command("experience", "experience.__main__", "import, export and show experience", "show logs/reacher"),
+    Command("racing", "racing", "record rewards, check and time racing environments", "--help"),
+    Command("parameters", "settings.parameters_page", "attributes of TrainParams and their defaults", "learning_rate"),
+    Command(
+        "tune-params",
         "tasks.search",
+        "search for good settings, with Optuna",
+        "reacher/vars.sh --space sac --trials 40",
     ),
-    "cpus": Command(
-        "how to split this machine's CPUs among a run's programs", "sac cpus reacher/vars.sh", "launch.tune"
-    ),
-    "doctor": Command("what is installed here, what renders; CPUs, GPUs, SLURM", "sac doctor", "launch.doctor"),
-}
+    Command("cpus", "launch.tune", "how to split this machine's CPUs among a run's programs", "reacher/vars.sh"),
+    Command("doctor", "launch.doctor", "what is installed here, what renders; CPUs, GPUs, SLURM", ""),
+)
+COMMANDS = {command.name: command for command in _COMMANDS}
 
 
 def help_text() -> str:
     """What `sac --help` prints."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    usage = ["Usage: sac COMMAND [ARGUMENT...]     (sac COMMAND --help says more)", ""]
+    more = "VARS.sh assigns the SAC_ variables. Where a command takes one, `PARAMS.py --config JSON` does as well."
     return "\n".join(
-        [
-            "Usage: sac COMMAND [ARGUMENT...]     (sac COMMAND --help says more)",
-            "",
-            *lines,
-            "",
-            "VARS.sh assigns the SAC_ variables. Where a command takes one, `PARAMS.py --config JSON` does as well.",
-            "Run directories are in logs/ of the current folder, or in SAC_LOGS_DIR.",
-        ]
+        [*usage, *lines, "", more, "Run directories are in logs/ of the current folder, or in SAC_LOGS_DIR."]
     )
 
 
@@ -184,34 +156,29 @@ def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
     Raises:
       UserError: The params file has no JSON beside it, or there is a JSON and no params file.
     """
-    is_params = [word.endswith(".py") and not word.startswith("-") and "=" not in word for word in given]
-    place = is_params.index(True) if any(is_params) else None
     parser = argparse.ArgumentParser(prog=f"sac {name}", allow_abbrev=False, add_help=False)
     parser.add_argument("--config", metavar="JSON")
     options, words = parser.parse_known_args(given)
-    config = options.config
-    if place is None:
-        if config is not None:
+    is_params = [word.endswith(".py") and not word.startswith("-") and "=" not in word for word in words]
+    if True not in is_params:
+        if options.config is not None:
+            config = options.config
             raise UserError(f"--config={config} goes with a params file: sac {name} PARAMS.py --config {config}")
         return words
-    params = Path(given[place]).absolute()
-    words[words.index(given[place])] = str(_DEFAULTS)
-    json = Path(config).absolute() if config is not None else _json_beside(params)
-    os.environ.update(SAC_PARAMS=str(params), SAC_CONFIG=str(json))
+    params = Path(words[is_params.index(True)]).absolute()
+    words[is_params.index(True)] = str(_DEFAULTS)
+    config = Path(options.config).absolute() if options.config is not None else _json_beside(params)
+    os.environ.update(SAC_PARAMS=str(params), SAC_CONFIG=str(config))
     os.environ.setdefault("SAC_EXP_NAME", run_name_of(params))
     return words
 
 
 def _json_beside(params: Path) -> Path:
     """The JSON that belongs to a params file where none is given: of the same name, or config.json."""
-    candidates = [
-        params.with_name(f"{stem}.json") for stem in (params.stem, params.stem.removesuffix("_params"), "config")
-    ]
-    for path in candidates:
-        if path.is_file():
-            return path
-    names = ", ".join(dict.fromkeys(path.name for path in candidates))
-    raise UserError(f"{params.name} has no JSON beside it ({names}): give it as --config JSON")
+    names = [f"{stem}.json" for stem in dict.fromkeys((params.stem, params.stem.removesuffix("_params"), "config"))]
+    if config := next(filter(Path.is_file, map(params.with_name, names)), None):
+        return config
+    raise UserError(f"{params.name} has no JSON beside it ({', '.join(names)}): give it as --config JSON")
 
 
 def run() -> NoReturn:

@@ -315,12 +315,7 @@ class Hyperparameters:
     """Parts of the observation, named as in `frame_stack`, that the actor sees: policies in workers, in SavedModels and
     in exported files ask for these alone. Critics see all, such as the state of a simulator (Pinto et al., arXiv
     1710.06542). A name stands for all parts within its part; `action_history` is always seen. None: all parts."""
-    image_encoder_layers: Annotated[Sequence[Any], rules.CONVOLUTIONS, _COMBINED] = (
-        32,
-        32,
-        32,
-        32,
-    )
+    image_encoder_layers: Annotated[Sequence[Any], rules.CONVOLUTIONS, _COMBINED] = (32, 32, 32, 32)
     """Convolutions that the default actor and critics share: filters (of 3 x 3, the first with stride 2, as in DrQ-v2,
     Yarats et al., arXiv 2107.09645), or (filters, kernel, stride). `()`: images are flattened, as those are that are
     too small for them."""
@@ -363,12 +358,7 @@ class Hyperparameters:
     way continues in the next iteration, with the newest policy. None: an iteration is of whole episodes,
     `num_train_episodes_per_iter`. A run that sets none of this, `num_train_episodes_per_iter` and `updates_per_iter`
     has 200, or one of each worker if these are more."""
-    updates_per_iter: Annotated[
-        Count,
-        "updates",
-        When("env_steps_per_iter", None),
-        MayChange,
-    ] = 1000
+    updates_per_iter: Annotated[Count, "updates", When("env_steps_per_iter", None), MayChange] = 1000
     """Minibatches to learn from in an iteration. One a step would be workers * episodes * steps of an episode."""
     num_train_episodes_per_iter: Annotated[Count, "episodes per worker", When("env_steps_per_iter", None)] = 1
     """What each worker collects in an iteration."""

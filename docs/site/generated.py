@@ -166,10 +166,8 @@ def _settings() -> str:
     """Names of other libraries by what they are here; how_to/tmrl.md has those of TMRL."""
     theirs: dict[str, list[str]] = {}
     for setting in other_libraries.SETTINGS:
-        libraries = [name for name in setting.libraries if name != "TMRL"]
-        if libraries:
-            names = ", ".join(f"`{name}`" for name in setting.names)
-            theirs.setdefault(setting.ours, []).append(f"{names} ({', '.join(libraries)})")
+        names = ", ".join(f"`{name}`" for name in setting.names)
+        theirs.setdefault(setting.ours, []).append(f"{names} ({setting.libraries})")
     rows = ((", ".join(names), linked(ours.removeprefix("set "), "")) for ours, names in theirs.items())
     return _table("there | here", rows)
 

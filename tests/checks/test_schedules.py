@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from tfagents_system.checks.rules import broken, integer_from, is_kept, number_above, number_in, or_none
+from tfagents_system.checks.rules import broken, integer_from, is_kept, number_in, or_none
 from tfagents_system.checks.schedules import (
-    SchedulableFraction,
-    SchedulablePositive,
     Schedule,
     schedulable,
 )
 from tfagents_system.errors import UserError
-from tfagents_system.hyperparameters import described_by
 from tfagents_system.settings import values
 
 POINTS = [[0, 1.0], [50_000, 1.0], [300_000, 0.01]]
@@ -43,10 +40,6 @@ def test_between_points_as_the_interpolation_says(interpolation: str, halfway: f
     assert at(given, 175_000) == pytest.approx(halfway, rel=1e-12)
     assert at(given, 275_000) == pytest.approx(late, rel=1e-12)
     assert [at(given, steps) for steps in (300_000, 10**9)] == [0.01, 0.01], "the last value stays, exactly"
-
-
-def test_before_the_first_point_is_its_value() -> None:
-    assert [at({"points": [[10, 0.5], [20, 1.0]]}, steps) for steps in (0, 9, 10, 15, 20)] == [0.5] * 3 + [0.75, 1.0]
 
 
 @pytest.mark.parametrize(("by", "value"), [("env_steps", 0.9), ("train_steps", 0.8), ("iterations", 0.3)])
@@ -87,13 +80,9 @@ def test_everything_wrong_is_told_at_once() -> None:
     [
         None,
         [],
-        3,
         [0, 1.0],
-        [[0]],
         [[0, 1, 2]],
-        [["0", 1.0]],
         [[-1, 1.0]],
-        "ab",
         [[float("nan"), 1.0]],
         [[5, 1.0], [5, 0.0]],
     ],
@@ -101,12 +90,6 @@ def test_everything_wrong_is_told_at_once() -> None:
 def test_points_of_another_form_are_refused(points: Any) -> None:
     (finding,) = broken(EPSILON, "x", {"points": points})
     assert finding.startswith("x.points must be pairs of a position, from 0 on and ascending, and a value")
-
-
-def test_without_points_it_is_no_schedule() -> None:
-    (finding,) = broken(EPSILON, "x", {})
-    assert finding.startswith("x has no points: add points, pairs of a position, ")
-    assert broken(EPSILON, "x", {"point": POINTS}) == ["x.point is not known: points is meant"]
 
 
 @pytest.mark.parametrize("value", [[0, "1"], [0, None], [0, 1.5]])
@@ -122,22 +105,6 @@ def test_a_plain_number_is_refused_in_the_words_of_the_rule() -> None:
         is_kept(allowed, None)
         and "must have values that are an integer" in broken(allowed, "x", {"points": [[0, 0.5]]})[0]
     )
-
-
-class Described:
-    rate: SchedulablePositive = 1e-3
-    epsilon: SchedulableFraction = {"points": POINTS}
-
-
-def test_types_of_hyperparameters_have_the_rules() -> None:
-    described = described_by(Described)
-    assert [each.rule.words for each in described.values()] == [
-        "a number above 0, or a schedule",
-        "a number in [0, 1], or a schedule",
-    ]
-    assert all(each.takes_schedule and is_kept(each.rule, each.default) for each in described.values())
-    assert not is_kept(described["rate"].rule, {"points": [[0, 0.0]]})
-    assert schedulable(number_above(0)).words == described["rate"].rule.words
 
 
 def test_set_puts_a_schedule_in_the_place_of_a_number_and_changes_its_parts() -> None:

@@ -228,7 +228,7 @@ BAD: dict[str, Bad] = {
     "cut off": config('{"horizon": 20', "is not valid JSON: Expecting ',' delimiter (line 1, column 15", "correct it"),
     "a list": config("[20]", 'must hold a JSON object such as {"horizon": 200}, found [20]'),
     "twice": config('{"horizon": 20, "horizon": 30}', 'has the key "horizon" twice', "correct it"),
-    "a thousand brackets": config("[" * 5000, "cannot be read as JSON", "recursion"),
+    "a thousand brackets": config("[" * 5000, "is not valid JSON", "recursion"),
     "no horizon": config('{"gravity": 9.81}', 'has no "horizon"', "add it"),
     "misspelt horizon": config('{"horzion": 20}', '"horzion" in SAC_CONFIG is not known: "horizon" is meant'),
     "horizon 0": config('{"horizon": 0}', '"horizon" in SAC_CONFIG must be an integer of at least 1, found 0'),
@@ -467,7 +467,7 @@ def test_all_that_is_wrong_with_settings_is_told_at_once(tmp_path: Path) -> None
     told = [
         "NAME=VALUE",
         "SAC_TRAIN_CPU is",
-        "_mine is private",
+        "_mine must be a public attribute",
         "config.horizn is not",
         '"horizon" in SAC_CONFIG must',
     ]

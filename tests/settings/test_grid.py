@@ -11,7 +11,7 @@ import pytest
 
 from tfagents_system.errors import UserError
 from tfagents_system.settings.grid import Grid, faults_in_job, parse_seeds, read_grid
-from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
+from tfagents_system.settings.overrides import parse_assignments
 from tfagents_system.settings.values import assignment, parse_value
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,13 +141,6 @@ def test_set_reads_what_a_grid_means(value: Any) -> None:
     """The line with the best settings of a search has them as text."""
     (setting,), findings = parse_assignments([assignment("x", value)])
     assert findings == [] and setting.value == value and type(setting.value) is type(value)
-
-
-@pytest.mark.parametrize("value", [True, False, 3, 0.5, "true", "007", "", "[x", '"a"'])
-def test_variables_of_a_sweep_are_those_of_a_job_array(value: Any) -> None:
-    swept, _ = parse_assignments([assignment("SAC_SEED", value)])
-    assert Overrides.from_settings(swept) == Overrides.from_settings([Setting("SAC_SEED", value, "grid")])
-    assert assignment("SAC_DETERMINISTIC", True) == "SAC_DETERMINISTIC=1"
 
 
 def test_a_job_array_has_one_request_one_copy_of_files_and_whole_paths() -> None:

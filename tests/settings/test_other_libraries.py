@@ -68,17 +68,6 @@ def test_what_is_meant_is_an_attribute_a_variable_or_a_hook_of_ours() -> None:
             assert wanted in known, setting
 
 
-def test_a_schedule_that_is_meant_can_be_written_so(tmp_path: Path) -> None:
-    """As the rows of exploration and of clipping say, with numbers in the place of names."""
-    meant = {name: other_libraries.meant(name) for name in ("exploration_fraction", "max_grad_norm")}
-    lines = [setting.ours.removeprefix("set ") for setting in meant.values() if setting]
-    values = {"FIRST": 1.0, "LAST": 0.05, "exploration_fraction": 0.1, "num_env_steps": 1000, "max_grad_norm": 10.0}
-    given = {name: eval(text, values) for name, _, text in (line.partition("=") for line in lines)}
-    assert given["exploration_epsilon"] == {"points": [[0, 1.0], [100.0, 0.05]]}
-    params = loaded(tmp_path, "    algorithm = 'dqn'\n", **given)
-    assert params_check.check_params(params) == []
-
-
 def test_a_setting_of_this_run_is_told_in_the_same_words(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="gamma is a setting of .*: set discount"):
         loaded(tmp_path, "    discount = 0.9\n", gamma=0.95)

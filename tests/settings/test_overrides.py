@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from tfagents_system.hyperparameters import Hyperparameters
-from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
+from tfagents_system.settings.overrides import Overrides, parse_assignments
 
 
 def sorted_out(*texts: str, variables: tuple[str, ...] = ()) -> tuple[Overrides, list[str]]:
@@ -88,12 +87,6 @@ def test_all_that_is_wrong_is_told() -> None:
 def test_a_users_own_variable_is_known_where_it_is_set() -> None:
     overrides, findings = sorted_out("SAC_MY_MASS=2", variables=("SAC_MY_MASS",))
     assert (overrides.variables, findings) == ({"SAC_MY_MASS": "2"}, [])
-
-
-@pytest.mark.parametrize(("value", "text"), [(True, "1"), (False, "0"), (3, "3"), (0.5, "0.5"), ("x", "x")])
-def test_variables_are_text(value: Any, text: str) -> None:
-    overrides, _ = Overrides.from_settings([Setting("SAC_SEED", value, "grid")])
-    assert overrides.variables == {"SAC_SEED": text}
 
 
 def test_the_configuration_is_merged_key_by_key_and_stays_as_it_was() -> None:

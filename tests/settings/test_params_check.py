@@ -40,12 +40,6 @@ def findings_for(horizon: int = 100, **attributes: Any) -> list[str]:
     return check_params(type("TrainParams", (FakeParams,), attributes)({"horizon": horizon}))
 
 
-def notes_for(**attributes: Any) -> list[str]:
-    params = type("TrainParams", (FakeParams,), attributes)({"horizon": 100})
-    assert check_params(params) == []
-    return params_check.advice(params)
-
-
 def test_every_attribute_has_a_rule() -> None:
     values = [
         name
@@ -113,35 +107,21 @@ def test_shipped_examples_and_defaults_pass(module: Any) -> None:
     ("name", "value"),
     [
         ("discount", 1.01),
-        ("discount", float("nan")),
         ("actor_learning_rate", 0),
-        ("actor_learning_rate", "1e-3"),
         ("target_update_tau", 0.0),
-        ("gradient_clipping", 0.0),
         ("sac_log_alpha", 1e9),
-        ("target_entropy", "auto"),
-        ("algorithm", None),
-        ("learn_entropy_coef", 1),
         ("num_target_critics", 2.0),
-        ("batch_size", 256.0),
         ("batch_size", True),
-        ("actor_fc_layer_params", 256),
         ("actor_fc_layer_params", (256, 0)),
-        ("critic_joint_fc_layer_params", "256"),
         ("recurrent", 1),
         ("recurrent", {}),
-        ("frame_stack", 0),
-        ("action_history", -1),
         ("image_encoder_layers", (32, 0)),
         ("image_encoder_layers", ((32, 3),)),
         ("num_iter", None),
         ("validation_share", 0.6),
-        ("network", "resnet"),
-        ("critic_dropout", 1.0),
         ("critic_dropout", 1e-6),
         ("batch_renormalization", "yes"),
         ("critic_optimizer", "adamw"),
-        ("actor_optimizer", None),
     ],
 )
 def test_impossible_value_names_attribute_rule_and_value(name: str, value: Any) -> None:
@@ -155,19 +135,13 @@ def test_impossible_value_names_attribute_rule_and_value(name: str, value: Any) 
     [
         ("discount", 1.0),
         ("actor_learning_rate", np.float32(1e-3)),
-        ("gradient_clipping", None),
-        ("gradient_clipping", 0.5),
         ("batch_size", np.int64(32)),
         ("actor_fc_layer_params", [64, 64]),
-        ("actor_fc_layer_params", ()),
         ("image_encoder_layers", [[16, 4, 2], 32]),
         ("image_encoder_layers", ()),
         ("mini_race", {"steps": 50, "oversampling": [4, 1]}),
-        ("batch_renormalization", {"warmup_steps": 0}),
         ("critic_optimizer", {"weight_decay": np.float32(0.01), "global_clipnorm": None}),
         ("alpha_optimizer", {"name": "adamw", "weight_decay": 0}),
-        ("updates_per_env_step", 20),
-        ("validation_share", 0.5),
     ],
 )
 def test_possible_values_pass(name: str, value: Any) -> None:
@@ -178,15 +152,12 @@ def test_possible_values_pass(name: str, value: Any) -> None:
     ("attribute", "value", "told"),
     [
         ("tqc", {"num_quantiles": 1}, "tqc.num_quantiles must be an integer of at least 2, found 1"),
-        ("iqn", {"taus": 9}, "iqn.taus is not known: there are num_quantiles, num_acting_quantiles, "),
         ("iqn", {"huber_kapa": 1.0}, "iqn.huber_kapa is not known: huber_kappa is meant"),
         ("iqn", {"num_quantiles": 7}, "iqn.num_quantiles must be an even number of at least 2, found 7"),
         ("mini_race", {"oversampling": (4, 1)}, "mini_race has no steps: add steps, an integer of at least 1"),
         ("mini_race", {"steps": 9, "oversampling": (5, 4)}, "mini_race.oversampling must be two integers"),
         ("recurrent", {"lstm_units": 0}, "recurrent.lstm_units must be an integer of at least 1, found 0"),
-        ("critic_optimizer", {"name": "adamw", "weight_decai": 0.1}, "weight_decay is meant"),
         ("critic_optimizer", {"name": "AdamW"}, "must be one of 'adam', 'adamw', 'sgd', found 'AdamW'"),
-        ("actor_optimizer", {"beta_2": 1.0}, "at least 0 and below 1, found 1.0"),
         ("actor_optimizer", {"weight_decay": 10**400}, "must be a number of at least 0"),
         ("critic_optimizer", {"momentum": 0.9}, 'critic_optimizer["momentum"] is no setting of adam: remove it'),
         ("alpha_optimizer", {"weight_decay": 0.1}, "would pull log(alpha) to 0"),
@@ -228,8 +199,6 @@ def test_an_algorithm_that_is_misspelt_is_told_with_the_one_that_was_meant(wrong
     ("attributes", "told"),
     [
         ({"algorithm": "redq", "num_critics": 1}, "num_target_critics=2 must be at most num_critics=1"),
-        ({"algorithm": "redq", "num_target_critics": 11}, "num_target_critics=11 must be at most num_critics=10"),
-        ({"algorithm": "droq", "num_target_critics": 3}, "num_target_critics=3 must be at most num_critics=2"),
         (
             {"algorithm": "tqc", "tqc": {"num_dropped_quantiles": 25}},
             "num_dropped_quantiles=25 must be below num_quantiles=25",
@@ -237,7 +206,6 @@ def test_an_algorithm_that_is_misspelt_is_told_with_the_one_that_was_meant(wrong
         ({"algorithm": "tqc", "num_target_critics": 2}, "num_target_critics=2 does not work with algorithm='tqc'"),
         ({"algorithm": "crossq", "recurrent": True}, "recurrent=True does not work with algorithm='crossq', its batch"),
         ({"num_critics": 3}, "num_critics=3 does not work with algorithm='sac', it has two critics: set it to None"),
-        ({"actor_update_period": 2}, "actor_update_period=2 does not work with algorithm='sac'"),
     ],
 )
 def test_what_an_algorithm_cant_have_is_told(attributes: dict[str, Any], told: str) -> None:
@@ -282,24 +250,16 @@ def test_the_least_ratio_is_at_most_the_most() -> None:
     ("wrong", "right"),
     [
         ("batchsize", "batch_size"),
-        ("num_iters", "num_iter"),
-        ("eval_period_itrs", "eval_period_iters"),
         ("critic_learning_rates", "critic_learning_rate"),
         ("TARGET_UPDATE_TAU", "target_update_tau"),
         ("env_ctr", "env_ctor"),
         ("collect_env_arg_kwargs", "collect_env_args_kwargs"),
-        ("preprocesing_combiner", "preprocessing_combiner"),
     ],
 )
 def test_near_miss_names_the_one_that_is_meant(wrong: str, right: str) -> None:
     value: Any = (lambda self: None) if right.startswith(("env_", "collect_env")) else 3
     (finding,) = findings_for(**{wrong: value})
     assert f"TrainParams.{wrong} " in finding and f"{right} is meant" in finding
-
-
-@pytest.mark.parametrize("name", ["collect_env_kwargs", "eval_env_kwargs", "train_observers"])
-def test_values_with_names_like_hooks_pass(name: str) -> None:
-    assert findings_for(**{name: 1}) == []
 
 
 def test_near_miss_on_the_instance() -> None:
@@ -331,9 +291,7 @@ def test_all_findings_at_once() -> None:
     [
         ({}, 'no "horizon"'),
         ({"horzion": 200}, '"horizon" is meant'),
-        ({"Horizon": 200}, '"horizon" is meant'),
         ({"horizon": 0}, "at least 1, found 0"),
-        ({"horizon": 2.5}, "found 2.5"),
         ({"horizon": True}, "found True"),
         ({"horizon": "200"}, "found '200'"),
         ({"horizon": 200, "curiculum": {}}, '"curriculum" is meant'),
@@ -364,15 +322,11 @@ def test_what_can_not_be_had_in_a_deterministic_run_is_told() -> None:
     ("attributes", "text"),
     [
         ({"network": "simba", "recurrent": True}, "residual blocks have no memory"),
-        ({"network": "simba", "critic_layer_norm": True}, "their own layer normalisation"),
         ({"network": "simba", "critic_dropout": 0.01}, "is for plain layers"),
-        ({"network": "simba", "batch_renormalization": True}, "normalises layers already"),
         (
             {"network": "simba", "actor_fc_layer_params": (256, 128)},
             "actor_fc_layer_params=(256, 128) must be one width",
         ),
-        ({"network": "simba", "critic_joint_fc_layer_params": ()}, "must be one width"),
-        ({"batch_renormalization": True, "recurrent": True}, "neighbouring, dependent steps"),
         (
             {"recurrent": True, "n_step": 3},
             "n_step=3 does not work with recurrent=True, sequences are trained on step by"
@@ -400,29 +354,6 @@ def test_parts_that_go_together_pass(attributes: dict[str, Any]) -> None:
     assert findings_for(**attributes) == []
 
 
-@pytest.mark.parametrize(
-    ("attributes", "texts"),
-    [
-        ({}, []),
-        ({"learn_entropy_coef": False}, []),
-        (
-            {"learn_entropy_coef": False, "target_entropy": -3.0, "alpha_optimizer": {"name": "sgd"}},
-            [
-                "TrainParams.target_entropy=-3.0 has no effect with learn_entropy_coef=False: remove it",
-                "TrainParams.alpha_optimizer={'name': 'sgd'} has no effect",
-            ],
-        ),
-        ({"tqc": {"num_quantiles": 10}}, ["tqc={'num_quantiles': 10} has no effect with algorithm='sac'"]),
-        ({"tqc": {"num_quantiles": 10}, "algorithm": "tqc"}, []),
-        ({"priority_beta": 0.5}, ["priority_beta=0.5 has no effect with priority_exponent=None"]),
-    ],
-)
-def test_what_is_seldom_meant_is_told(attributes: dict[str, Any], texts: list[str]) -> None:
-    notes = notes_for(**attributes)
-    assert len(notes) == len(texts)
-    assert all(text in note for text, note in zip(texts, notes, strict=True))
-
-
 def test_a_property_that_raises_is_one_finding() -> None:
     def raises(self: Any) -> Any:
         raise RuntimeError("no ratio")
@@ -447,13 +378,6 @@ def test_two_lengths_of_one_period_are_refused() -> None:
     assert findings_for(checkpoint_period_env_steps=5) == []
     (finding,) = findings_for(checkpoint_period_env_steps=5, checkpoint_period_iters=1)
     assert "checkpoint_period_env_steps=5 and checkpoint_period_iters=1 are two lengths of one period" in finding
-
-
-def test_iterations_of_steps_leave_the_attributes_of_whole_episodes_without_effect() -> None:
-    notes = params_check.advice(params_with(env_steps_per_iter=50, num_train_episodes_per_iter=2, updates_per_iter=99))
-    told = "\n".join(notes)
-    assert "num_train_episodes_per_iter" in told and "updates_per_iter" in told and "env_steps_per_iter=50" in told
-    assert not params_check.check_deterministic(params_with(env_steps_per_iter=50))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from tfagents_system.envs.faults import describe_error
 from tfagents_system.envs.reward_places import with_file_of
 from tfagents_system.errors import UserError, shown
 from tfagents_system.settings import other_libraries, values
-from tfagents_system.settings.values import read_json
 from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ def load_env_config(path: Path) -> dict[str, Any]:
     Raises:
       UserError: The file is missing, is not JSON, or is not an object.
     """
-    content: dict[str, Any] = read_json(path, f"SAC_CONFIG={path}", '{"horizon": 200}')
-    return content
+    config: dict[str, Any] = values.read_json(path, f"SAC_CONFIG={path}", '{"horizon": 200}')
+    return config
 
 
 def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParamsBase]:
@@ -71,33 +70,20 @@ def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParam
     except (Exception, SystemExit) as error:
         raise UserError(f"SAC_PARAMS={origin} cannot be imported: {_where(error, origin)}: correct it") from error
     params_class = getattr(module, "TrainParams", None)
-    if params_class is None:
-        others = [name for name, value in vars(module).items() if _is_params_class(value)]
-        hint = f"rename {others[0]}" if others else "add it"
-        raise UserError(f"SAC_PARAMS={origin} has no `class TrainParams(TrainParamsBase)`: {hint}")
     if not (isinstance(params_class, type) and issubclass(params_class, TrainParamsBase)):
-        raise UserError(
-            f"SAC_PARAMS={origin} must define `class TrainParams(TrainParamsBase)`, "
-            f"found TrainParams = {shown(params_class)}: derive it from train_params_base.TrainParamsBase"
-        )
-    _check_is_complete(params_class, origin)
-    return params_class
-
-
-def _is_params_class(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, TrainParamsBase) and value is not TrainParamsBase
-
-
-def _check_is_complete(params_class: type[TrainParamsBase], origin: Path) -> None:
-    """Raises:
-    UserError: A method that every TrainParams needs is missing; names the one that may have been meant.
-    """
-    missing = sorted(getattr(params_class, "__abstractmethods__", ()))
-    own = [name for cls in params_class.__mro__ if cls not in TrainParamsBase.__mro__ for name in vars(cls)]
-    for name in missing:
-        meant = [wrong for wrong, _ in near_misses(own, [name])]
+        ours = vars(module).items()
+        others = [name for name, kind in ours if isinstance(kind, type) and TrainParamsBase in kind.__mro__[1:]]
+        hint = f"has no `class TrainParams(TrainParamsBase)`: {f'rename {others[0]}' if others else 'add it'}"
+        if params_class is not None:
+            found = f"found TrainParams = {shown(params_class)}: derive it from train_params_base.TrainParamsBase"
+            hint = f"must define `class TrainParams(TrainParamsBase)`, {found}"
+        raise UserError(f"SAC_PARAMS={origin} {hint}")
+    if "env_ctor" in getattr(params_class, "__abstractmethods__", ()):
+        own = [name for cls in params_class.__mro__ if cls not in TrainParamsBase.__mro__ for name in vars(cls)]
+        meant = [wrong for wrong, _ in near_misses(own, ["env_ctor"])]
         hint = f"rename {meant[0]}" if meant else "add `def env_ctor(self, *args, seed=None, **kwargs)`"
-        raise UserError(f"TrainParams of {origin} has no {name}, which builds the environment: {hint}")
+        raise UserError(f"TrainParams of {origin} has no env_ctor, which builds the environment: {hint}")
+    return params_class
 
 
 def load_params(
@@ -128,6 +114,7 @@ def load_params(
       UserError: See `load_params_class`; also where the constructor raises, and for impossible `attributes`.
     """
     params_class = load_params_class(params_path, origin)
+    file = origin or params_path
     fixed = {name: finding for name in attributes or () if (finding := fixed_attribute(params_class, name))}
     given = {name: value for name, value in (attributes or {}).items() if name not in fixed}
     env_config = with_file_of(params_path, env_config)
@@ -136,44 +123,30 @@ def load_params(
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        where = _where(error, (origin or params_path).resolve())
-        raise UserError(f"TrainParams(env_config) of {origin or params_path} raises {where}: correct it") from error
-    _check_env_config(params, origin or params_path)
-    impossible = fixed | wrong | {name: _unknown_attribute(params, name, origin or params_path) for name in unknown}
+        raise UserError(
+            f"TrainParams(env_config) of {file} raises {_where(error, file.resolve())}: correct it"
+        ) from error
+    if not isinstance(getattr(params, "env_config", None), dict):
+        raise UserError(
+            f"TrainParams.__init__ of {file} does not call super().__init__(env_config), or replaces self.env_config: "
+            "add that call, or choose another name for yours"
+        )
+    impossible = fixed | wrong | {name: _unknown_attribute(params, name, file) for name in unknown}
     if impossible and findings is None:
         raise UserError(*impossible.values())
     if findings is not None:
         findings += impossible.values()
     given = {name: value for name, value in given.items() if name not in impossible}
     params.compute_config = {**dict(compute_config or {}), **params.compute_config}
-    _follow_each_other(params, given)
+    for kind in _PERIODS:
+        lengths = {f"{kind}_iters", f"{kind}_env_steps"}
+        if len(lengths & given.keys()) == 1:  # `--set` may give the other kind than the file.
+            (other,) = lengths - given.keys()
+            setattr(params, other, getattr(TrainParamsBase, other))
+    if isinstance(params.num_env_steps, int) and not is_set(params, "num_iter"):
+        params.num_iter = max(1, params.num_env_steps)  # No bound: an iteration has a step at least.
     params._source = ParamsSource(params_path, origin, dict(env_config), dict(compute_config or {}), given, process)
     return params
-
-
-def _follow_each_other(params: TrainParamsBase, overridden: Mapping[str, Any]) -> None:
-    """Sets those attributes that others say."""
-    for kind in _PERIODS:
-        lengths = [f"{kind}_iters", f"{kind}_env_steps"]
-        if len(given := [name for name in lengths if name in overridden]) == 1:
-            (other,) = set(lengths) - set(given)
-            setattr(params, other, getattr(TrainParamsBase, other))  # `--set` gives the other kind than the file.
-    steps = params.num_env_steps
-    if isinstance(steps, int) and not is_set(params, "num_iter"):
-        params.num_iter = max(1, steps)  # No bound: an iteration has a step at least.
-
-
-def _check_env_config(params: TrainParamsBase, origin: Path) -> None:
-    """Raises:
-    UserError: The user's constructor has lost or replaced the configuration.
-    """
-    if not hasattr(params, "env_config"):
-        raise UserError(f"TrainParams.__init__ of {origin} does not call super().__init__(env_config): add that call")
-    if not isinstance(params.env_config, dict):
-        raise UserError(
-            f"TrainParams.env_config of {origin} must stay the dictionary that __init__ was given, "
-            f"found {shown(params.env_config)}: choose another name for yours"
-        )
 
 
 def _build(
@@ -182,9 +155,7 @@ def _build(
     compute_config: dict[str, Any],
     attributes: Mapping[str, Any],
 ) -> tuple[TrainParamsBase, list[str], dict[str, str]]:
-    """Returns the params, the names in `attributes` that neither the class nor its constructor knows, and what is
-    wrong with values, by name; such an attribute keeps its own value.
-    """
+    """The params, unknown names in `attributes`, and what is wrong with values, by name: they are not overridden."""
     takes_size = "compute_config" in inspect.signature(params_class).parameters
     size = {"compute_config": compute_config} if takes_size else {}
     if not attributes:
@@ -233,7 +204,7 @@ def _unknown_attribute(params: TrainParamsBase, name: str, origin: Path) -> str:
     if name in params.env_config:
         return f"TrainParams of {origin} has no attribute {name}: the key of the JSON is config.{name}"
     if setting := other_libraries.meant(name):
-        return f"{name} is a setting of {other_libraries.in_words(setting.libraries)}: {setting.ours}"
+        return f"{name} is a setting of {setting.libraries}: {setting.ours}"
     names = [known for known in dir(params) if known != name and not inspect.isroutine(getattr(type(params), known, 0))]
     names.append("config")
     meant = [right for _, right in near_misses([name], names, 0.7)]
@@ -294,21 +265,18 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
       params: As the user gives them; every value is right by itself.
       num_workers: Planned workers: each has at least a step of an iteration.
     """
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     if not any(is_set(params, name) for name in OF_ITERATIONS):
-        found["env_steps_per_iter"] = max(ENV_STEPS_PER_ITER, num_workers)
-    steps_per_iter = found.get("env_steps_per_iter", params.env_steps_per_iter)
-    if steps_per_iter is not None:
-        if not is_set(params, "log_period_iters"):
-            found["log_period_iters"] = max(1, _LOG_STEPS // steps_per_iter)
-        evaluation_steps = params.num_eval_episodes * params.horizon
-        periods = {"checkpoint_period": _CHECKPOINT_STEPS}
-        if evaluation_steps:
-            periods["eval_period"] = _STEPS_AN_EVALUATION_STEP * evaluation_steps
-        for period, steps in periods.items():
-            if not (is_set(params, f"{period}_iters") or is_set(params, f"{period}_env_steps")):
-                found[f"{period}_env_steps"] = steps
-    return found
+        defaults["env_steps_per_iter"] = max(ENV_STEPS_PER_ITER, num_workers)
+    if (steps_per_iter := defaults.get("env_steps_per_iter", params.env_steps_per_iter)) is None:
+        return defaults
+    if not is_set(params, "log_period_iters"):
+        defaults["log_period_iters"] = max(1, _LOG_STEPS // steps_per_iter)
+    evaluation_steps = _STEPS_AN_EVALUATION_STEP * params.num_eval_episodes * params.horizon
+    for period, steps in zip(_PERIODS, (evaluation_steps, _CHECKPOINT_STEPS)):  # noqa: B905  (Python 3.9)
+        if steps and not (is_set(params, f"{period}_iters") or is_set(params, f"{period}_env_steps")):
+            defaults[f"{period}_env_steps"] = steps
+    return defaults
 
 
 def kept_defaults(params: TrainParamsBase, num_workers: int, recorded: Mapping[str, Any]) -> dict[str, Any]:

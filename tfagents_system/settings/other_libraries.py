@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -16,7 +16,7 @@ class Setting(NamedTuple):
     """
 
     names: tuple[str, ...]
-    libraries: tuple[str, ...]
+    libraries: str
     ours: str
 
 
@@ -95,9 +95,7 @@ def _settings() -> Iterator[Setting]:
     for row in _ROWS.replace("\n    ", " ").splitlines():
         if row and not row.startswith("#"):
             names, libraries, ours = row.split(" | ")
-            yield Setting(
-                tuple(names.split(", ")), tuple(libraries.replace("SB3", "Stable-Baselines3").split(", ")), ours
-            )
+            yield Setting(tuple(names.split(", ")), libraries.replace("SB3", "Stable-Baselines3"), ours)
 
 
 SETTINGS = tuple(_settings())
@@ -107,9 +105,3 @@ _BY_NAME = {name: setting for setting in SETTINGS for name in setting.names}
 def meant(name: str) -> Setting | None:
     """The setting of another library that has this name; None if there is none."""
     return _BY_NAME.get(name)
-
-
-def in_words(names: Iterable[str]) -> str:
-    """`A, B and C`."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last

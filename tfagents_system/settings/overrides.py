@@ -4,7 +4,7 @@
 
 A bare name is an attribute of TrainParams, `config.a.b` a key of the JSON, `SAC_X` a variable. Values are JSON, else
 text; those of variables are text. Objects are merged, key by key, into those of the JSON and into dictionaries of
-TrainParams (`critic_optimizer.name=sgd`); null removes a key. What a run began with is in its run.json.
+TrainParams (`critic_optimizer.name=sgd`); null removes a key, {} all of them. What a run began with is in its run.json.
 """
 
 from __future__ import annotations

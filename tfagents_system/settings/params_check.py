@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 CONFIG_KEYS = ("horizon", "curriculum")
 _HORIZON = integer_from(1)
 _EXAMPLE = '{"horizon": 200}'
+_READABLE_CHARS = 10_000
 _PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
 
@@ -71,10 +73,10 @@ def check_params(params: TrainParamsBase) -> list[str]:
     wrong_values = {attribute.name: wrong for attribute in described if (wrong := _check_value(params, attribute))}
     findings += [finding for wrong in wrong_values.values() for finding in wrong]
     findings += [
-        f"TrainParams.{name}={shown(own)} is a setting of {other_libraries.in_words(setting.libraries)}: "
+        f"TrainParams.{name}={shown(own)} is a setting of {setting.libraries}: "
         f"{setting.ours}; rename it if it is your own"
-        for name, own in _own_values(params).items()
-        if (setting := other_libraries.meant(name)) and isinstance(own, _PLAIN)
+        for name in own_names(params, is_hook=False)
+        if (setting := other_libraries.meant(name)) and isinstance(own := inspect.getattr_static(params, name), _PLAIN)
     ]
     findings += [
         f"TrainParams.{name} must be a method, found {shown(getattr(params, name))}: it is a hook, see "
@@ -83,10 +85,6 @@ def check_params(params: TrainParamsBase) -> list[str]:
         if not callable(getattr(params, name))
     ]
     return findings + [f"TrainParams.{text}" for text in _broken(_RULES, _RightValues(params, wrong_values))]
-
-
-def _own_values(params: TrainParamsBase) -> dict[str, Any]:
-    return {name: inspect.getattr_static(params, name) for name in own_names(params, is_hook=False)}
 
 
 def _check_value(params: TrainParamsBase, attribute: Hyperparameter) -> list[str]:
@@ -128,17 +126,18 @@ def resolved_attributes(params: TrainParamsBase) -> dict[str, Any]:
         if attribute.takes_schedule and is_schedule(known[name])
     }
     known |= {f"{part}_optimizer": optimizer_settings(params, part) for part in PARTS}
-    own = _own_values(params).items()
-    return known | {name: plain for name, plain in own if name not in known and name[0] != "_" and _is_plain(plain)}
+    own = {name: inspect.getattr_static(params, name) for name in own_names(params, is_hook=False)}
+    return known | {
+        name: plain for name, plain in own.items() if name not in known and name[0] != "_" and _is_plain(plain)
+    }
 
 
-def _is_plain(content: Any, depth: int = 0) -> bool:
+def _is_plain(content: Any) -> bool:
     """Whether JSON can represent it, and a person can read it."""
-    if isinstance(content, list | tuple | dict):
-        within = content.values() if isinstance(content, dict) else content
-        has_names = not isinstance(content, dict) or all(isinstance(key, str) for key in content)
-        return has_names and depth < 10 and len(content) <= 1000 and all(_is_plain(item, depth + 1) for item in within)
-    return content is None or isinstance(content, bool | int | float | str)
+    try:
+        return len(json.dumps(content)) <= _READABLE_CHARS
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 # Values together, each of which is right by itself.

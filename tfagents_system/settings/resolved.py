@@ -34,8 +34,10 @@ SHARED = (
     "straggler_secs",
 )
 # And of `Overrides.defaults`, whose values are whole numbers.
-_SHARED_COUNTS = ("env_steps_per_iter", "log_period_iters", "initial_collect_steps", "horizon")
-_SHARED_PERIODS = ("eval_period_env_steps", "checkpoint_period_env_steps")
+_SHARED_DEFAULTS = (
+    *("env_steps_per_iter", "log_period_iters", "initial_collect_steps", "horizon"),
+    *("eval_period_env_steps", "checkpoint_period_env_steps"),
+)
 _PATHS = tuple(variable.field for variable in VARIABLES if variable.kind.is_path)
 _UNSAVED = ("job_prelude", "exec_prefix")  # People put keys into them: `export HF_TOKEN=...`.
 # Attributes that say when a run ends.
@@ -89,21 +91,15 @@ class Settings:
     def joined(self, shared: Mapping[str, Any]) -> Settings:
         """These, with what the run that is joined shares."""
         told = shared["variables"]
-        variables = {name: told[name] for name in SHARED if name in told and _may_be(name, told[name])}
+        kinds: dict[str, Any] = {name: str if name == "exp_name" else (int, float, type(None)) for name in SHARED}
+        variables = {name: told[name] for name in SHARED if name in told and isinstance(told[name], kinds[name])}
         if missing := [name for name in SHARED if name not in variables]:
             raise UserError(f"the run that is joined says nothing usable of {', '.join(missing)}: install its version")
         if self.variables.trainer_server is not None:  # Its CPUs are this machine's.
             variables |= {name: getattr(self.variables, name) for name in ("reverb_cpus", "train_cpus")}
-        told = shared["defaults"]
-        defaults = {name: told[name] for name in _SHARED_COUNTS + _SHARED_PERIODS if isinstance(told.get(name), int)}
+        defaults = {name: steps for name in _SHARED_DEFAULTS if isinstance(steps := shared["defaults"].get(name), int)}
         overrides = dataclasses.replace(self.overrides, defaults=defaults)
-        return dataclasses.replace(
-            self, variables=dataclasses.replace(self.variables, **variables), overrides=overrides
-        )
-
-
-def _may_be(name: str, value: Any) -> bool:
-    return isinstance(value, str) if name == "exp_name" else value is None or isinstance(value, (int, float))
+        return Settings(dataclasses.replace(self.variables, **variables), overrides, self.attributes, self.config)
 
 
 def settings_of_end(attributes: Mapping[str, Any]) -> str:

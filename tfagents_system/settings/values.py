@@ -35,13 +35,11 @@ def read_json(path: Path, where: str, example: str = "") -> Any:
       UserError: It is missing, or is not UTF-8; see also `parse_json`.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")  # Some editors write a byte order mark.
+        text = path.read_text(encoding="utf-8-sig")  # Some editors write a byte order mark.
     except OSError as error:
         raise UserError(f"{where} cannot be read ({error.strerror}): give the path of a JSON file") from None
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"{where} is not UTF-8 text (byte {error.object[error.start]:#04x} at {error.start}): save it as UTF-8"
-        ) from None
+        raise UserError(f"{where} is not UTF-8 text ({error}): save it as UTF-8") from None
     return parse_json(text, where, example)
 
 
@@ -55,14 +53,14 @@ def parse_json(text: str, where: str, example: str = "") -> Any:
         raise UserError(f"{where} is empty: it must hold a JSON object such as {example}")
     try:
         content = _load(text)
-    except json.JSONDecodeError as error:
-        line = text.split("\n")[error.lineno - 1].strip()
-        raise UserError(
-            f"{where} is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno}: {shown(line)}): "
-            "correct it; JSON has double quotes, true, false and null, no comments, and no comma behind the last entry"
-        ) from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} cannot be read as JSON ({error}): correct it") from None
+        why = str(error)
+        if isinstance(error, json.JSONDecodeError):
+            why = f"{error.msg} (line {error.lineno}, column {error.colno})"
+        raise UserError(
+            f"{where} is not valid JSON: {why}: correct it; JSON has double quotes, true, false and null, no "
+            "comments, and no comma behind the last entry"
+        ) from None
     if example and not isinstance(content, dict):
         raise UserError(f"{where} must hold a JSON object such as {example}, found {shown(content)}")
     return content

@@ -128,9 +128,10 @@ def run_name(text: str) -> str:
 
 def _number(text: str) -> int | float | str | None:
     """The number that a text is, or the text, which no rule for numbers lets pass; of `auto` None."""
-    for number in (int, float):
-        with contextlib.suppress(ValueError):
-            return number(text)
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(ValueError):
+        return float(text)
     return None if text == "auto" else text
 
 
