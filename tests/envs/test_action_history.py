@@ -58,8 +58,8 @@ def test_what_has_one_value_only_is_0_in_training_as_in_playing():
 
 def test_bounds_may_be_one_number_for_all():
     history = ActionHistory(2, actions_of(array_spec.BoundedArraySpec((2,), np.float32, -1.0, 1.0)))
-    history.add(np.array([0.5, 0.25]))
-    assert history.joined({"a": 0})["action_history"].tolist() == [0.0, 0.0, 0.5, 0.25]
+    history.add([np.array([0.5, 0.25])])
+    assert history.values.tolist() == [[0.0, 0.0, 0.5, 0.25]]
 
 
 def test_dictionaries_get_one_more_key():

@@ -98,9 +98,9 @@ def test_lanes_play_them_exactly(space: Any, rows: list[Any]) -> None:
     own = [GymnasiumTold(space) for _ in rows]
     waiting = iter(own)
     env = BatchedEnvironment(gymnasium.vector.SyncVectorEnv([lambda: next(waiting)] * len(own)), 100)
-    out = [np.zeros((len(rows), 1), np.float32)]
-    env.reset(out)
-    env.step([np.arange(len(rows), dtype=np.int32)], out)
+    columns = env.new_columns()
+    env.reset(columns)
+    env.step([np.arange(len(rows), dtype=np.int32)], columns)
     assert [np.asarray(lane.got[0]).tolist() for lane in own] == rows
 
 
@@ -116,9 +116,9 @@ def test_of_gym_and_of_tf_agents() -> None:
     lanes = [GymTold(gym.spaces.MultiBinary(2)) for _ in range(2)]
     batched = batched_py_environment.BatchedPyEnvironment([gym_wrapper.GymWrapper(lane) for lane in lanes])
     batch = BatchedEnvironment(batched, 100)
-    out = [np.zeros((2, 1), np.float32)]
-    batch.reset(out)
-    batch.step([np.array([2, 1], np.int32)], out)
+    columns = batch.new_columns()
+    batch.reset(columns)
+    batch.step([np.array([2, 1], np.int32)], columns)
     assert [lane.got[0].tolist() for lane in lanes] == [[1, 0], [0, 1]]
 
 
@@ -216,14 +216,15 @@ def test_lanes_remember_as_single_environments_do() -> None:
     alone = TrainingEnvironment(GymnasiumTold(SPACES.Discrete(3)), 100, action_history=2)
     vector = gymnasium.vector.SyncVectorEnv([lambda: GymnasiumTold(SPACES.Discrete(3))] * 2)
     lanes = BatchedEnvironment(vector, 100, action_history=2)
-    out = [np.zeros((2, *leaf.shape), leaf.dtype) for leaf in tf.nest.flatten(lanes.observation_spec())]
+    columns = lanes.new_columns()
+    history = columns.observation[0][1]
     alone.reset()
-    lanes.reset(out)
+    lanes.reset(columns)
     for index in (1, 2, 0):
         step = alone.step(np.asarray(index, np.int32))
-        lanes.step([np.array([index, 0], np.int32)], out)
-        np.testing.assert_array_equal(out[0][0], step.observation["action_history"])
-    assert out[0].tolist() == [[0, 0, 1, 1, 0, 0], [1, 0, 0, 1, 0, 0]]
+        lanes.step([np.array([index, 0], np.int32)], columns)
+        np.testing.assert_array_equal(history[0], step.observation["action_history"])
+    assert history.tolist() == [[0, 0, 1, 1, 0, 0], [1, 0, 0, 1, 0, 0]]
 
 
 def segment(actions: Any) -> Segment:

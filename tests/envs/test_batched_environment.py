@@ -32,25 +32,24 @@ def mode_id(mode: Any) -> str:
 
 
 class Driven:
-    """A batched environment with the arrays that its observations are written into."""
+    """A batched environment with the columns of one step."""
 
     def __init__(self, env: Any, horizon: int = 12, **kwargs: Any) -> None:
         self.env = BatchedEnvironment(env, horizon, **kwargs)
-        self.out = [
-            np.full((self.env.num_lanes, *spec.shape), 77, spec.dtype)
-            for spec in tree.flatten(self.env.observation_spec())
-        ]
+        self.columns = self.env.new_columns()
+        self.out = [leaf[1] for leaf in self.columns.observation]
+        self.reward, self.discount = self.columns.reward[0], self.columns.discount[0]
 
     def reset(self) -> list[Any]:
-        self.env.reset(self.out)
+        self.env.reset(self.columns)
+        for leaf in self.columns.observation:
+            leaf[1] = leaf[0]
         return self.out[0].tolist()
 
     def step(self, value: float = 0.0) -> Any:
         count = self.env.num_lanes
-        return self.env.step(
-            [np.full((count, *spec.shape), value, np.float32) for spec in tree.flatten(self.env.action_spec())],
-            self.out,
-        )
+        actions = [np.full((count, *spec.shape), value, np.float32) for spec in tree.flatten(self.env.action_spec())]
+        return self.env.step(actions, self.columns)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -65,18 +64,18 @@ def test_a_lane_that_ends_keeps_its_true_last_observation_in_each_mode(mode: Aut
         step = driven.step()
         assert driven.out[0].tolist() == [[0, 0, 2], [1, 0, 2]], "the last observation, not the next first one"
         assert step.ended == [0]
-        assert step.discount.tolist() == [0.0, 1.0] and step.reward.tolist() == [1.0, 1.0]
+        assert driven.discount.tolist() == [0.0, 1.0] and driven.reward.tolist() == [1.0, 1.0]
         if mode is not NEXT_STEP:
-            assert step.began is not None and step.began.tolist() == [True, False] and step.resting is None
+            assert step.began is not None and step.began.tolist() == [True, False]
             assert step.first[0][0].tolist() == [0, 1, 0]
             return
         assert step.began is None
         step = driven.step()
-        assert step.resting.tolist() == step.began.tolist() == [True, False], "no step of lane 0"
+        assert step.began.tolist() == [True, False], "no step of lane 0"
         assert step.first[0][0].tolist() == [0, 1, 0]
         assert step.ended == [1] and driven.out[0][1].tolist() == [1, 0, 3]
         step = driven.step()
-        assert driven.out[0][0].tolist() == [0, 1, 1] and step.resting.tolist() == [False, True]
+        assert driven.out[0][0].tolist() == [0, 1, 1]
     finally:
         driven.env.close()
 
@@ -88,7 +87,7 @@ def test_the_horizon_ends_one_lane_with_its_discount_and_resets_that_lane_alone(
     driven.reset()
     steps = [driven.step() for _ in range(4)]
     assert [step.ended for step in steps] == [[], [], [1], [0]]
-    assert steps[-1].discount[0] == 1.0 and steps[-1].began[0] and steps[-1].first[0][0].tolist() == [0, 1, 0]
+    assert driven.discount[0] == 1.0 and steps[-1].began[0] and steps[-1].first[0][0].tolist() == [0, 1, 0]
     assert driven.out[0][0].tolist() == [0, 0, 4] and own[0].episode == own[1].episode == 1
     driven.step()
     assert driven.out[0][0].tolist() == [0, 1, 1], "the lane goes on from there"
@@ -296,7 +295,7 @@ def test_the_last_step_counts_without_final_info(kind: Any) -> None:
     driven, logs = Driven(made()), EpisodeLogs(3)
     driven.reset()
     for _ in range(2):
-        logs.add(driven.step())
+        logs.add_infos(driven.step().infos)
     assert [logs.episode(lane).success for lane in range(3)] == [True, False, True]
     assert [logs.episode(lane).logs["height"] for lane in range(3)] == [2.0, 4.0, 6.0]
     env = TrainingEnvironment(made(), 12)
@@ -337,8 +336,8 @@ def test_batched_environments_of_tf_agents() -> None:
     driven.step()
     step = driven.step()
     assert driven.out[0].tolist() == [[0, 0, 2], [1, 0, 2]]
-    assert step.ended == [0] and step.discount.tolist() == [0.0, 1.0]
-    assert step.resting is None and step.began.tolist() == [True, False] and step.first[0][0].tolist() == [0, 1, 0]
+    assert step.ended == [0] and driven.discount.tolist() == [0.0, 1.0]
+    assert step.began.tolist() == [True, False] and step.first[0][0].tolist() == [0, 1, 0]
     step = driven.step()
     assert step.ended == [1] and driven.out[0].tolist() == [[0, 1, 1], [1, 0, 3]]
     driven.env.set_state({"mass": 2.0})
@@ -371,7 +370,7 @@ def test_batched_environments_of_tf_agents_that_reset_their_lanes() -> None:
     step = driven.step()
     assert step.ended == [0] and step.began is None
     step = driven.step()
-    assert step.resting.tolist() == step.began.tolist() == [True, False] and step.first[0][0].tolist() == [0, 1, 0]
+    assert step.began.tolist() == [True, False] and step.first[0][0].tolist() == [0, 1, 0]
     assert step.ended == [1] and driven.out[0][1].tolist() == [1, 0, 3]
 
 
@@ -381,7 +380,7 @@ def test_a_time_limit_of_tf_agents_gym_wrapper_keeps_the_discount() -> None:
     driven.reset()
     driven.step()
     step = driven.step()
-    assert step.ended == [0] and step.discount.tolist() == [1.0, 1.0]
+    assert step.ended == [0] and driven.discount.tolist() == [1.0, 1.0]
 
 
 def CounterOld(limit: int) -> Any:

@@ -288,10 +288,10 @@ def test_chosen_actions_are_as_the_environment_remembers_them(tmp_path, spec, ta
     policy = numpy_file_of(tmp_path, layers, arrays | {"rows": leaf.rows}, spec.minimum, spec.maximum)
     history = ActionHistory(2, leaf)
     for action in given:
-        history.add(leaf.to_agent(np.asarray(action, spec.dtype)))
+        history.add([leaf.to_agent(np.asarray(action, spec.dtype))])
     scaled = policy.scaled(np.array(given))
     assert scaled.dtype == np.float32 and scaled.shape == (len(given), len(leaf.rows))
-    np.testing.assert_array_equal(scaled[-2:].ravel(), history.joined({})["action_history"])
+    np.testing.assert_array_equal(scaled[-2:].ravel(), history.values[0])
     np.testing.assert_array_equal(policy.scaled(given[0]), scaled[0])
 
 

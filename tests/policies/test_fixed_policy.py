@@ -81,7 +81,7 @@ def test_a_recurrent_policy_remembers_each_environments_own_episode(tmp_path):
         expected = network.action(batched, state)
         state = expected.state
         np.testing.assert_allclose(
-            actions(policy, {0: step(observation)}, False)[0], expected.action.numpy()[0], atol=1e-5
+            actions(policy, dict.fromkeys((0, 1), step(observation)), False)[0], expected.action.numpy()[0], atol=1e-5
         )
         if k == 1:
             policy.reset([1])  # Of another environment: this one's memory stays.

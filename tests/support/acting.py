@@ -13,10 +13,9 @@ from tfagents_system.policies.worker_policy import LaneSteps, WorkerPolicy
 
 
 def actions(policy: WorkerPolicy, time_steps: Mapping[int, ts.TimeStep], greedy: bool) -> dict[int, np.ndarray]:
-    """The actions in lanes, by their numbers; the other lanes wait."""
-    lanes = None if len(time_steps) == policy.num_lanes else list(time_steps)
-    (chosen,) = policy.act(LaneSteps.of(list(time_steps.values()), lanes), greedy)
-    return dict(zip(time_steps, chosen, strict=True))
+    """The actions in all lanes, by their numbers."""
+    (chosen,) = policy.act(LaneSteps.of([time_steps[lane] for lane in range(policy.num_lanes)]), greedy)
+    return dict(enumerate(chosen))
 
 
 def action(policy: Any, time_step: ts.TimeStep, *greedy: bool) -> np.ndarray:
@@ -48,5 +47,7 @@ class LaneActor:
             self.begin(int(lane))
 
     def act(self, steps: LaneSteps) -> list[np.ndarray]:
-        lanes = range(len(steps.step_type)) if steps.lanes is None else steps.lanes
-        return [np.stack([self.action(lane, steps.row(row)) for row, lane in enumerate(lanes)])]
+        lanes = {lane for lane, step_type in enumerate(steps.step_type) if step_type != ts.StepType.LAST}
+        actions = {lane: self.action(lane, steps.row(lane)) for lane in lanes}
+        nothing = np.zeros_like(next(iter(actions.values())))
+        return [np.stack([actions.get(lane, nothing) for lane in range(len(steps.step_type))])]

@@ -8,7 +8,6 @@ import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.envs.batched_environment import BatchStep
 from tfagents_system.worker.segment_builder import LaneColumns, SegmentBuilder
 
 
@@ -23,24 +22,23 @@ class FedEpisode:
     def __init__(self, builder: SegmentBuilder, first: ts.TimeStep) -> None:
         self._builder = builder
         self._columns = LaneColumns(builder.layout, 1, builder.most_rows, builder.gamma)
-        self._write(self._columns.newest, first)
+        self._write(0, first)
         builder.begin(self._columns.begin(0, None))
 
-    @staticmethod
-    def _write(leaves: list[np.ndarray], time_step: ts.TimeStep) -> None:
-        for array, leaf in zip(leaves, tree.flatten(time_step.observation), strict=True):
-            array[0] = leaf
+    def _write(self, row: int, time_step: ts.TimeStep) -> None:
+        for column, leaf in zip(self._columns.observation, tree.flatten(time_step.observation), strict=True):
+            column[row, 0] = leaf
 
     def add(self, action: Any, following: ts.TimeStep) -> None:
         """A step."""
+        columns = self._columns
         if self._builder.room <= 0:
             self._builder.pause()
-        if self._columns.is_full:
-            self._columns.move([self._builder.rows])
-        self._write(self._columns.following, following)
-        reward, discount = (np.array([value], np.float32) for value in (following.reward, following.discount))
-        step = BatchStep(reward, discount, [], None, None, (), ())
-        self._columns.add([np.asarray(leaf)[None] for leaf in tree.flatten(action)], step, np.zeros(1, bool))
+        if columns.row >= columns.capacity:
+            columns.move([self._builder.rows])
+        self._write(columns.row + 1, following)
+        columns.reward[columns.row], columns.discount[columns.row] = following.reward, following.discount
+        columns.add([np.asarray(leaf)[None] for leaf in tree.flatten(action)], np.zeros(1, bool))
 
     def pause(self) -> None:
         """Hands over the steps so far."""

@@ -70,11 +70,10 @@ class Actor:
         return np.array([self.steps.get(lane, 0) % 3 == 1 for lane in range(len(LENGTHS))])
 
     def act(self, steps):
-        is_first = steps.observation[0][:, 2] == 0
+        is_first = (steps.observation[0][:, 2] == 0) & (np.asarray(steps.step_type) != 2)
         np.testing.assert_array_equal(np.equal(steps.step_type, 0), is_first, "step types of the policy")
         np.testing.assert_array_equal(np.asarray(steps.reward)[is_first], 0.0)
-        lanes = range(len(steps.step_type)) if steps.lanes is None else steps.lanes
-        self.steps = dict(zip(lanes, steps.observation[0][:, 2], strict=True))
+        self.steps = dict(enumerate(steps.observation[0][:, 2]))
         return [self._act(steps.observation[0])]
 
 

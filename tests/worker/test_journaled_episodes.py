@@ -96,7 +96,7 @@ class Exploring(NumpyWorkerPolicy):
 
     def act(self, steps, greedy):
         (actions,) = super().act(steps, greedy)
-        self.explored[slice(None) if steps.lanes is None else steps.lanes] = actions[:, 0] > 0
+        self.explored[:] = actions[:, 0] > 0
         return [actions]
 
 

@@ -22,12 +22,11 @@ def environment(potential):
 
 def test_it_is_that_of_the_newest_observation():
     env = environment(lambda observation: 10.0 * observation[2])
-    env.reset()
-    seen = [env.potential]
-    for _ in range(3):
-        env.step(ACTION)
-        seen.append(env.potential)
-    assert seen == [0.0, 10.0, 20.0, 30.0]
+    columns = env.new_columns(3)
+    env.reset_lane(columns)
+    for columns.row in range(3):
+        env.step_lane([ACTION], columns)
+    assert columns.potential.ravel().tolist() == [0.0, 10.0, 20.0, 30.0]
 
 
 @pytest.mark.parametrize(
@@ -57,11 +56,11 @@ def test_so_it_is_at_a_reset_and_in_lanes():
     lanes = [NumberedLane(lane, (9,)) for lane in range(3)]
     env = BatchedEnvironment(vector_of(lanes, AutoresetMode.SAME_STEP), 9, potential=broken)
     with pytest.raises(EnvironmentFault, match="a reset of its lanes: ValueError: no map"):
-        env.reset([np.zeros((3, 3), np.float32)])
+        env.reset(env.new_columns())
 
 
-@pytest.mark.parametrize(("has_own", "expected"), [(True, 7.0), (False, 0.0)])
-def test_environments_that_evaluate_have_none(has_own, expected):
+@pytest.mark.parametrize("has_own", [True, False])
+def test_environments_that_evaluate_have_none(has_own):
     class Params(TrainParamsBase):
         def env_ctor(self, *args, seed=None, **kwargs):
             return NumberedLane(0, (9,))
@@ -71,6 +70,7 @@ def test_environments_that_evaluate_have_none(has_own, expected):
     params = Params({"horizon": 9})
     collecting = loading.make_collect_env(params, 0, 1)
     evaluating = loading.make_eval_env(params, 0, collecting, 1)
-    for env in (collecting, evaluating):
-        env.reset()
-    assert (collecting.potential, evaluating.potential) == (expected, 0.0)
+    columns = collecting.new_columns()
+    assert (columns.potential is not None, evaluating.new_columns().potential) == (has_own, None)
+    collecting.reset_lane(columns)
+    assert not has_own or columns.potential[0, 0] == 7.0

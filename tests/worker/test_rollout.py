@@ -11,7 +11,6 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.acting import LaneActor
 from tests.support.fakes import NumberedEnv
 from tests.support.fed_builder import FedEpisode
-from tfagents_system.envs.batched_environment import BatchStep
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay.ring import Ring
@@ -48,7 +47,7 @@ class ScriptedActor(LaneActor):
         return np.array([worker / 10, step / 100], np.float32)
 
     def act(self, steps):
-        self.batches.append(sorted(range(len(steps.step_type)) if steps.lanes is None else steps.lanes))
+        self.batches.append(np.flatnonzero(steps.step_type != ts.StepType.LAST).tolist())
         return super().act(steps)
 
 
@@ -403,7 +402,8 @@ def test_a_log_takes_means_of_numbers_and_the_last_success():
     logs = EpisodeLogs(1)
 
     def add(reward, info):
-        logs.add(BatchStep(np.array([reward], np.float32), np.ones(1, np.float32), [], None, None, (), [(info, 0)]))
+        logs.add(np.array([[reward]], np.float32))
+        logs.add_infos([(info, 0)])
 
     add(1.0, {"log/height": 1.0, "log/text": "no", "other": 3, "is_success": True})
     add(2.0, {"log/height": np.float32(2.0), "log/text": 5.0, "other": 3, "is_success": False, 7: 1})

@@ -19,28 +19,30 @@ OBSERVATION = "observation"  # Key of the environment's own observation if that 
 
 
 class ActionHistory:
-    """The last actions of an episode, oldest first; before its first action zeros, or the default action.
+    """The last actions of each lane's episode, oldest first; before its first action zeros, or the default action.
 
     Args:
       length: Number of actions.
       actions: Nest of LeafActions.
       default_action: An agent's: what acts in real time before the first action; None: zeros.
+      num_lanes: N.
 
     Attributes:
       size: Numbers of an action.
+      values: `[N, length * size]` float32.
     """
 
-    def __init__(self, length: int, actions: Any, default_action: Any = None) -> None:
+    def __init__(self, length: int, actions: Any, default_action: Any = None, num_lanes: int = 1) -> None:
         self._leaves = tree.flatten(actions)
         self.size = sum(leaf.encoded_size for leaf in self._leaves)
-        self._values = np.zeros(length * self.size, np.float32)
+        self.values = np.zeros((num_lanes, length * self.size), np.float32)
         if default_action is not None:
             for _ in range(length):
-                self.add(default_action)
-        self._first = self._values.copy()
+                self.add(tree.flatten(default_action))
+        self._first = self.values.copy()
 
     def spec(self, observation_spec: Any) -> Any:
-        """The spec of observations with the history: `[length * dim]` float32 under its own key.
+        """The spec of observations with the history: `[length * size]` float32 under its own key.
 
         Raises:
           UserError: The environment's observation already has this key.
@@ -49,28 +51,15 @@ class ActionHistory:
             raise UserError(
                 f'the observation has a part "{KEY}" of its own: rename it, or set TrainParams.action_history = 0'
             )
-        own = array_spec.ArraySpec(self._values.shape, np.float32, f"{OBSERVATION}/{KEY}")
-        return _joined(observation_spec, own)
+        parts = observation_spec if isinstance(observation_spec, Mapping) else {OBSERVATION: observation_spec}
+        return {**parts, KEY: array_spec.ArraySpec(self.values.shape[1:], np.float32, f"{OBSERVATION}/{KEY}")}
 
-    def clear(self) -> None:
-        """An episode begins."""
-        self._values[:] = self._first
+    def clear(self, lanes: Any = slice(None)) -> None:
+        """Episodes begin in these lanes."""
+        self.values[lanes] = self._first[lanes]
 
-    def add(self, action: Any) -> None:
-        """Adds an agent's action, a nest of arrays; see LeafActions.encode."""
-        self._values[: -self.size] = self._values[self.size :]
-        self._values[-self.size :] = self.encoded(tree.flatten(action))
-
-    def encoded(self, leaves: Sequence[Any]) -> np.ndarray:
-        """Actions `[..., size]` as `add` adds them, from those of each leaf, `[..., *shape]`."""
+    def add(self, leaves: Sequence[Any]) -> None:
+        """Adds an agent's actions: leaves `[N, ...]`, or one action of all lanes; see LeafActions.encode."""
+        self.values[:, : -self.size] = self.values[:, self.size :]
         parts = [actions.encode(leaf) for actions, leaf in zip(self._leaves, leaves, strict=True)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
-
-    def joined(self, observation: Any) -> Any:
-        """An observation of the environment with a copy of the history."""
-        return _joined(observation, self._values.copy())
-
-
-def _joined(observation: Any, history: Any) -> dict[str, Any]:
-    parts = observation if isinstance(observation, Mapping) else {OBSERVATION: observation}
-    return {**parts, KEY: history}
+        self.values[:, -self.size :] = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)

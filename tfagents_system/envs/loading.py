@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from absl import logging
 
@@ -13,10 +13,17 @@ from tfagents_system.envs.backends import is_batched
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.layers import time_limit_of
-from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.envs.training_environment import SingleLanes, TrainingEnvironment
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
 AnyEnvironment = TrainingEnvironment | BatchedEnvironment
+
+
+def lanes_of(envs: Sequence[AnyEnvironment]) -> BatchedEnvironment | SingleLanes:
+    """A worker's environments as lanes: a vector environment is the only one, single ones are a lane each."""
+    if isinstance(envs[0], BatchedEnvironment):
+        return envs[0]
+    return SingleLanes(cast(Sequence[TrainingEnvironment], envs))
 
 
 def make_collect_env(

@@ -441,12 +441,12 @@ class EnvironmentTrial:
 def _step_lanes(lanes: BatchedEnvironment) -> int | None:
     """The step in which the first episode ended; None if none did in time."""
     rng = np.random.default_rng(0)
-    out = [np.zeros((lanes.num_lanes, *spec.shape), spec.dtype) for spec in tree.flatten(lanes.observation_spec())]
-    lanes.reset(out)
+    columns = lanes.new_columns()
+    lanes.reset(columns)
     until, steps, end = time.perf_counter() + EPISODE_SECS, 0, None
     while time.perf_counter() < until and (end is None or steps < end + 3):  # The next episode's first steps, too.
         specs = tree.flatten(lanes.action_spec())
-        step = lanes.step([actions.random_actions(spec, rng, lanes.num_lanes) for spec in specs], out)
+        step = lanes.step([actions.random_actions(spec, rng, lanes.num_lanes) for spec in specs], columns)
         steps += 1
         if end is None and step.ended:
             end = steps

@@ -153,19 +153,21 @@ def horizon_time_findings(params: TrainParamsBase, env: TrainingEnvironment) -> 
 
 
 def _check_images(params: TrainParamsBase, env: TrainingEnvironment, findings: Findings) -> None:
-    """Tells the use of each image by the default networks; one with its channels first is refused."""
-    layers = convolutions(params)
-    if has_own_networks(params) or overrides_any(params, "agent_ctor"):
-        return
-    for leaf in filter(is_image, tree.flatten(env.observation_spec())):
+    """Tells the use of each image by the default networks; one with its channels first is refused where it matters."""
+    layers, spec = convolutions(params), env.observation_spec()
+    is_own = has_own_networks(params) or overrides_any(params, "agent_ctor")
+    for leaf, frames in zip(tree.flatten(spec), frames_in(spec, params.frame_stack), strict=True):
+        if not is_image(leaf):
+            continue
         shape, is_used = tuple(leaf.shape), is_encoded(leaf, layers)
-        if not is_used and shape[0] in _CHANNELS and min(shape[1:]) > max(_CHANNELS):
+        needs_axes = frames > 1 or params.image_augmentation_pixels or (layers and not is_own)
+        if needs_axes and not is_used and shape[0] in _CHANNELS and min(shape[1:]) > max(_CHANNELS):
             findings.error(
                 ENVIRONMENT,
                 f"images are [height, width, channels], and {leaf.name} {shape} has its channels first: transpose it "
                 "in env_ctor, observation and space, as by np.transpose(image, (1, 2, 0))",
             )
-        else:
+        elif not is_own:
             findings.fact(ENVIRONMENT, f"{leaf.name} is {'encoded' if is_used else 'flattened'}")
 
 

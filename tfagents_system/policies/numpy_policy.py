@@ -222,18 +222,18 @@ class Network:
         for fill in self._fills:
             fill(arrays)
 
-    def load(self, leaves: Sequence[Any], columns: Any = slice(None)) -> None:
-        """Takes the arrays of observations, `[columns, ...]` each, of all columns or of those with these numbers."""
-        begins: Any = None
+    def load(self, leaves: Sequence[Any]) -> None:
+        """Takes the arrays of all columns' observations, `[columns, ...]` each."""
+        begins = None
         if self._is_under_way is not None:
-            begins = np.arange(self.columns)[columns][self._is_under_way[0, columns] == 0.0]
-            self._is_under_way[0, columns] = 1.0
+            begins = self._is_under_way[0] == 0.0
+            self._is_under_way[:] = 1.0
         for leaf, (newest, is_pixels, frames) in zip(leaves, self._places):
             if frames is not None:
-                frames[columns, ..., :-1, :] = frames[columns, ..., 1:, :]
-            newest[columns] = leaf
+                frames[..., :-1, :] = frames[..., 1:, :]
+            newest[...] = leaf
             if is_pixels:
-                newest[columns] /= _MAX_PIXEL
+                np.divide(newest, _MAX_PIXEL, newest)
             if frames is not None:
                 frames[begins, ..., :-1, :] = newest[begins][..., None, :]
 

@@ -71,36 +71,22 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
             leaf[lanes] = initial[lanes]
 
     def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
-        lanes = np.arange(self.num_lanes) if steps.lanes is None else np.asarray(steps.lanes)
         leaves = (steps.step_type, steps.reward, steps.discount, *self._seen(steps))
-        time_steps = [np.asarray(leaf, dtype) for leaf, dtype in zip(leaves, self._dtypes, strict=True)]
+        inputs = [np.asarray(leaf, dtype) for leaf, dtype in zip(leaves, self._dtypes, strict=True)] + self._state
         if isinstance(greedy, bool):
-            return self._act(greedy, time_steps, lanes)
-        actions: list[np.ndarray] = []
-        for is_greedy in (False, True):
-            rows = np.flatnonzero(greedy == is_greedy)
-            if rows.size:
-                chosen = self._act(is_greedy, [leaf[rows] for leaf in time_steps], lanes[rows])
-                actions = actions or [np.zeros((len(lanes), *leaf.shape[1:]), leaf.dtype) for leaf in chosen]
-                for whole, part in zip(actions, chosen, strict=True):
-                    whole[rows] = part
-        return actions
-
-    def _act(self, greedy: bool, time_steps: Sequence[np.ndarray], lanes: np.ndarray) -> list[np.ndarray]:
-        inputs, function = [*time_steps, *(leaf[lanes] for leaf in self._state)], (greedy, self.num_lanes)
-        if len(lanes) < self.num_lanes:
-            inputs = [np.resize(leaf, (self.num_lanes, *leaf.shape[1:])) for leaf in inputs]
-            results = [leaf[: len(lanes)] for leaf in self._session(function, inputs)]
+            results = self._session((greedy, self.num_lanes), inputs)
         else:
-            results = self._session(function, inputs)
+            sampled, modes = (self._session((is_greedy, self.num_lanes), inputs) for is_greedy in (False, True))
+            for leaf, mode in zip(sampled, modes, strict=True):
+                leaf[greedy] = mode[greedy]
+            results = sampled
         end = self._num_actions + len(self._state)
         for leaf, following in zip(self._state, results[self._num_actions : end], strict=True):
-            leaf[lanes] = following
-        chosen = results[: self._num_actions]
-        self.was_greedy[lanes] = greedy
+            leaf[:] = following
+        self.was_greedy[:] = greedy
         for scores in results[end:]:
-            self._note_values(lanes, chosen[0], scores, are_values=self._has_values)
-        return chosen
+            self._note_values(results[0], scores, are_values=self._has_values)
+        return results[: self._num_actions]
 
 
 def _concrete(policies: Mapping[bool, tf_policy.TFPolicy], is_greedy: bool, num_lanes: int) -> Any:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import abc
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -32,15 +33,15 @@ _NOISE_BLOCK = 1024  # Drawing few numbers takes about as long as drawing a hund
 Greedy = bool | np.ndarray
 
 
-class LaneSteps(NamedTuple):
+@dataclasses.dataclass(slots=True)
+class LaneSteps:
     """Time steps of N lanes, in columns.
 
     Attributes:
-      step_type: N int32.
+      step_type: N int32: LAST where no episode is under way; that lane's action is not taken.
       reward, discount: N float32: what led to the observations.
       observation: Leaves `[N, ...]` of the flattened nest.
       spec: A nest of an observation's structure.
-      lanes: The numbers of the lanes; None: all lanes of the policy.
     """
 
     step_type: Sequence[Any] | np.ndarray
@@ -48,19 +49,13 @@ class LaneSteps(NamedTuple):
     discount: Sequence[Any] | np.ndarray
     observation: Sequence[np.ndarray]
     spec: Any
-    lanes: Sequence[int] | None = None
 
     @classmethod
-    def of(cls, time_steps: Sequence[ts.TimeStep], lanes: Sequence[int] | None = None) -> LaneSteps:
-        """Of unbatched time steps; of a single one without copies, which take 4 us."""
-        if len(time_steps) == 1:
-            ((step_type, reward, discount, observation),) = time_steps
-            is_array = isinstance(observation, np.ndarray)
-            leaves = [observation[None]] if is_array else [leaf[None] for leaf in tree.flatten(observation)]
-            return cls((step_type,), (reward,), (discount,), leaves, observation, lanes)
+    def of(cls, time_steps: Sequence[ts.TimeStep]) -> LaneSteps:
+        """Of unbatched time steps."""
         types, rewards, discounts, observations = zip(*time_steps, strict=True)
         leaves = [np.array(parts) for parts in zip(*map(tree.flatten, observations), strict=True)]
-        return cls(types, rewards, discounts, leaves, observations[0], lanes)
+        return cls(types, rewards, discounts, leaves, observations[0])
 
     def row(self, row: int) -> ts.TimeStep:
         """One lane's, unbatched."""
@@ -102,7 +97,7 @@ class WorkerPolicy(abc.ABC):
 
     @abc.abstractmethod
     def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
-        """The actions: leaves `[N, ...]` in [-1, 1]. Lanes that are not among `steps` keep their memories.
+        """The actions of all lanes: leaves `[N, ...]` in [-1, 1].
 
         Args:
           steps: The observations and what led to them.
@@ -143,14 +138,12 @@ class WorkerPolicy(abc.ABC):
             self._leaves = leaves_seen_by_actor(steps.spec, self._names)
         return [steps.observation[leaf] for leaf in self._leaves]
 
-    def _note_values(self, rows: Any, chosen: np.ndarray, scores: np.ndarray, *, are_values: bool) -> None:
+    def _note_values(self, chosen: np.ndarray, scores: np.ndarray, *, are_values: bool) -> None:
         """What is known of actions that were chosen by `scores`."""
-        self.was_greedy[rows] = chosen == scores.argmax(axis=1)
-        self.explored[rows] = ~self.was_greedy[rows]
+        self.was_greedy = chosen == scores.argmax(axis=1)
+        self.explored = ~self.was_greedy
         if are_values:
-            if self.q_values is None or len(self.q_values) != self.num_lanes:
-                self.q_values = np.zeros((self.num_lanes, scores.shape[1]), np.float32)
-            self.q_values[rows] = scores
+            self.q_values = scores
 
 
 def make_worker_policy(
@@ -250,33 +243,22 @@ class NumpyWorkerPolicy(WorkerPolicy):
             own[:, lane] = values
 
     def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
-        if steps.lanes is None:
-            return [self._act(slice(None), steps, greedy)]
-        lanes = list(steps.lanes)
-        kept = [memory.copy() for memory in self.network.state]
-        actions = self._act(lanes, steps, greedy)
-        for memory, before in zip(self.network.state, kept, strict=True):
-            before[:, lanes] = memory[:, lanes]
-            memory[:] = before
-        return [actions]
-
-    def _act(self, rows: Any, steps: LaneSteps, greedy: Greedy) -> np.ndarray:
         network = self.network
-        network.load(steps.observation if self._names is None else self._seen(steps), rows)
+        network.load(steps.observation if self._names is None else self._seen(steps))
         if self._has_scores:
-            return self._choose(network.scores().T[rows].copy(), rows, greedy)
-        self.was_greedy[rows] = greedy
-        actions = network.act(greedy if isinstance(greedy, bool) else self.was_greedy)
-        if self.num_lanes == 1:
-            return actions.reshape(self._actions_shape)
-        return actions.T.copy().reshape(self._actions_shape)[rows]
+            return [self._choose(network.scores().T.copy(), greedy)]
+        self.was_greedy[:] = greedy
+        actions = network.act(greedy)
+        if self.num_lanes > 1:
+            actions = actions.T.copy()
+        return [actions.reshape(self._actions_shape)]
 
-    def _choose(self, scores: np.ndarray, rows: Any, greedy: Greedy) -> np.ndarray:
+    def _choose(self, scores: np.ndarray, greedy: Greedy) -> np.ndarray:
         """Actions `[N]` int32, explored as `agents/score_policies.py` has it."""
         chosen = scores.argmax(axis=1)
         if greedy is not True:
             chosen = np.where(greedy, chosen, self._explore(scores, chosen))
-        self._note_values(rows, chosen, scores, are_values=self._has_values)
+        self._note_values(chosen, scores, are_values=self._has_values)
         return chosen.astype(np.int32)
 
     def _explore(self, scores: np.ndarray, best: np.ndarray) -> np.ndarray:
@@ -328,12 +310,15 @@ class FixedPolicy(WorkerPolicy):
                 self._states[lane] = self._policy.get_initial_state(1)
 
     def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
-        lanes = range(self.num_lanes) if steps.lanes is None else steps.lanes
-        # Copies: what a user's function keeps must not change with the next steps.
-        rows = [tree.map_structure(np.array, steps.row(row)) for row in range(len(lanes))]
-        actions = [tree.flatten(self._action(lane, row)) for lane, row in zip(lanes, rows, strict=True)]
-        self.was_greedy[lanes] = greedy
-        return [np.stack(leaves) for leaves in zip(*actions, strict=True)]
+        specs = [leaf.spec for leaf in tree.flatten(self._actions)]
+        actions = [np.zeros((self.num_lanes, *spec.shape), spec.dtype) for spec in specs]
+        for lane in np.flatnonzero(np.asarray(steps.step_type) != ts.StepType.LAST):
+            # Copies: what a user's function keeps must not change with the next steps.
+            chosen = self._action(lane, tree.map_structure(np.array, steps.row(lane)))
+            for leaf, value in zip(actions, tree.flatten(chosen), strict=True):
+                leaf[lane] = value
+        self.was_greedy[:] = greedy
+        return actions
 
     def _action(self, lane: int, time_step: ts.TimeStep) -> Any:
         """The agent's action.

@@ -107,8 +107,7 @@ class PolicyActor:
             self._steps_left -= 1
         if isinstance(self._greedy, bool):
             return self._policy.act(steps, self._greedy)
-        lanes = range(len(steps.step_type)) if steps.lanes is None else steps.lanes
-        greedy = np.array([lane in self._greedy for lane in lanes])
+        greedy = np.array([lane in self._greedy for lane in range(len(steps.step_type))])
         if greedy.all() or not greedy.any():
             return self._policy.act(steps, bool(greedy[0]))
         return self._policy.act(steps, greedy)
@@ -133,6 +132,6 @@ class RandomActor:
         pass
 
     def act(self, steps: LaneSteps) -> list[np.ndarray]:
-        num_lanes = len(steps.step_type) if steps.lanes is None else max(steps.lanes) + 1
+        num_lanes = len(steps.step_type)
         self.explored, self.was_greedy = np.ones(num_lanes, np.bool_), np.zeros(num_lanes, np.bool_)
-        return [random_actions(spec, self._rng, len(steps.step_type)) for spec in self._specs]
+        return [random_actions(spec, self._rng, num_lanes) for spec in self._specs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
@@ -13,9 +14,9 @@ import tree
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.envs.batched_environment import BatchStep, lanes_of
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.envs.loading import AnyEnvironment
+from tfagents_system.envs.lanes import StepNews
+from tfagents_system.envs.loading import AnyEnvironment, lanes_of
 from tfagents_system.policies.worker_policy import LaneSteps
 from tfagents_system.report.episodes import Episode
 from tfagents_system.transport.layout import Layout
@@ -108,9 +109,11 @@ class Rollout:
         self._waiting = list[int]()  # Lanes whose newest step is not handed over yet.
         self._logs = EpisodeLogs(count)
         self._watched = _Watched(observers, count) if observers else None
-        self._mid = np.full(count, _MID)
-        self._types, self._reward, self._discount = self._mid, np.zeros(count, np.float32), np.ones(count, np.float32)
-        self._newest: BatchStep | None = None
+        self._types = np.full(count, _LAST)  # Of steps in mid-episode.
+        zeros, ones = np.zeros(count, np.float32), np.ones(count, np.float32)
+        self._steps = LaneSteps(self._types, zeros, ones, [], self._spec)  # The newest time steps, for the policy.
+        self._logged = 0  # Rows whose rewards the logs have.
+        self._news: StepNews | None = None  # Of the newest step.
         self._faults = dict[int, EnvironmentFault]()
         self._failed = list[Episode]()  # That count.
 
@@ -199,13 +202,10 @@ class Rollout:
         while self._running or self._is_begun:
             self._on_step(len(self._running))
             began = perf_counter()
-            actions = self._act()
+            actions = self.actor.act(self._steps)
             self._times.policy += perf_counter() - began
-            explored = self.actor.explored
-            if len(explored) != self.num_lanes:  # Behind the last lane with an episode: whatever.
-                explored = np.resize(explored, self.num_lanes)
             try:
-                has_news = self._step(actions, explored)
+                has_news = self._step(actions, self.actor.explored)
             except EnvironmentFault as fault:
                 self._fail(fault)
             self._waiting = self._running
@@ -213,24 +213,6 @@ class Rollout:
                 break
             taken += len(self._running)
         return taken
-
-    def _act(self) -> list[np.ndarray]:
-        """Actions `[N, ...]`; of single environments, those without an episode have none."""
-        steps, acting = self._steps(), self._running
-        if len(acting) == self.num_lanes or self._lanes.begins_episodes:
-            return self.actor.act(steps)
-        types, reward, discount = (np.asarray(column)[acting] for column in steps[:3])
-        leaves = [leaf[acting] for leaf in steps.observation]
-        chosen = self.actor.act(LaneSteps(types, reward, discount, leaves, steps.spec, acting))
-        actions = [np.zeros((self.num_lanes, *leaf.shape[1:]), leaf.dtype) for leaf in chosen]
-        for whole, leaf in zip(actions, chosen, strict=True):
-            whole[acting] = leaf
-        return actions
-
-    def _steps(self) -> LaneSteps:
-        """The newest time steps, for the policy."""
-        assert self._columns is not None
-        return LaneSteps(self._types, self._reward, self._discount, self._columns.newest, self._spec)
 
     def _step(self, action: Sequence[np.ndarray], explored: np.ndarray) -> bool:
         """Steps all lanes; returns whether an episode ended or began in one.
@@ -246,28 +228,36 @@ class Rollout:
         assert columns is not None
         if columns.row >= self._full_at:
             self._make_room()
-        before = None if self._watched is None else self._steps()
+        before = None if self._watched is None else copy.copy(self._steps)
         began = perf_counter()
-        step = self._newest = self._lanes.step(action, columns.following, self._running)
+        news = self._news = self._lanes.step(action, columns, self._running)
         self._times.simulator += perf_counter() - began
-        for lane, fault in step.faults.items():
+        for lane, fault in news.faults.items():
             self._fail(fault, lane)
-        columns.add(action, step, explored)
-        self._logs.add(step)
-        self._types, self._reward, self._discount = self._mid, step.reward, step.discount
+        columns.add(action, explored)
+        steps, row = self._steps, columns.row
+        steps.step_type, steps.observation = self._types, [leaf[row] for leaf in columns.observation]
+        steps.reward, steps.discount = columns.reward[row - 1], columns.discount[row - 1]
+        if news.infos:
+            self._logs.add_infos(news.infos)
         if self._records or self._watched is not None:
-            self._show(before, action, step)
-        return bool(step.ended) or step.began is not None
+            self._show(before, action, news)
+        return bool(news.ended) or news.began is not None
 
-    def _show(self, before: LaneSteps | None, action: Sequence[np.ndarray], step: BatchStep) -> None:
+    def _show(self, before: LaneSteps | None, action: Sequence[np.ndarray], news: StepNews) -> None:
         """A step for those who record or watch the lanes' episodes."""
-        after = self._steps()
         for lane in self._running:
             taken = tree.unflatten_as(self._action_spec, [leaf[lane, ...].copy() for leaf in action])
             if self._watched is not None and before is not None:
-                self._watched.add(lane, before, taken, after, is_last=lane in step.ended)
+                self._watched.add(lane, before, taken, self._steps, is_last=lane in news.ended)
             if lane in self._records:
-                self._records[lane].add(taken, step.reward[lane], step.records_of(lane))
+                self._records[lane].add(taken, self._steps.reward[lane], news.records_of(lane))
+
+    def _log_rewards(self) -> None:
+        """The logs get the rewards of the steps since the last call."""
+        if self._columns is not None and self._columns.row > self._logged:
+            self._logs.add(self._columns.reward[self._logged : self._columns.row])
+            self._logged = self._columns.row
 
     def _make_room(self) -> None:
         """Cuts off what is full, and moves the columns if they are."""
@@ -277,8 +267,13 @@ class Rollout:
         for builder in stored:
             if builder.room <= 0:
                 builder.pause()
-        if columns.is_full:
+        if columns.row >= columns.capacity:
+            self._log_rewards()
+            steps = self._steps
+            steps.reward, steps.discount = steps.reward.copy(), steps.discount.copy()  # Their row may go.
             columns.move([builder.rows for builder in stored])
+            steps.observation = [leaf[columns.row] for leaf in columns.observation]
+            self._logged = columns.row
         self._full_at = min([columns.capacity, *(columns.row + builder.room for builder in stored)])
 
     # Episodes begin.
@@ -295,13 +290,15 @@ class Rollout:
     def _start_in(self, env: int, lanes: Sequence[int], most: int) -> None:
         """Resets an environment with these lanes, and begins episodes in them, up to so many under way."""
         self._on_start(env)
-        self._lanes = lanes_of(self._envs, self._lanes)
+        if self._lanes.begins_episodes:
+            self._lanes = lanes_of(self._envs)  # It may have been replaced.
         first = self._begin_acting(lanes[0], counts=True)
         columns = self._columns or self._make_columns(first)
         if not self._running:
-            columns.row = self._full_at = 0
+            self._log_rewards()
+            columns.row = self._full_at = self._logged = 0
         try:
-            potential = self._lanes.reset(columns.newest, lanes)
+            self._lanes.reset(columns, lanes)
         except EnvironmentFault as fault:
             self._fail(fault, env)
             return
@@ -309,7 +306,7 @@ class Rollout:
         for lane in lanes:
             counts = len(self._running) < most
             builder = first if lane == lanes[0] else self._begin_acting(lane, counts=counts)
-            self._begin(lane, builder, None, potential, counts=counts)
+            self._begin(lane, builder, None, None, counts=counts)
 
     def _begin_acting(self, lane: int, *, counts: bool) -> SegmentBuilder | None:
         self.actor.reset([lane])
@@ -334,13 +331,16 @@ class Rollout:
         """An episode begins in a lane; further arguments as of LaneColumns.begin."""
         assert self._columns is not None
         rows = self._columns.begin(lane, first, potential)
-        if self._types is self._mid:
-            self._types = self._mid.copy()
-        self._types[lane] = _FIRST
-        self._reward[lane], self._discount[lane] = 0.0, 1.0
+        steps = self._steps
+        if steps.step_type is self._types:
+            steps.step_type, steps.reward, steps.discount = map(np.array, (self._types, steps.reward, steps.discount))
+        self._types[lane] = _MID
+        steps.step_type[lane], steps.reward[lane], steps.discount[lane] = _FIRST, 0.0, 1.0
+        steps.observation = [leaf[self._columns.row] for leaf in self._columns.observation]
         if not counts:
             return
         self._running = sorted([*self._running, lane])
+        self._log_rewards()
         self._logs.begin(lane)
         if builder is not None:
             builder.begin(rows)
@@ -353,19 +353,19 @@ class Rollout:
 
     def _begin_next(self, most: int) -> None:
         """Begins episodes in lanes whose next one a vector environment has begun, up to so many under way."""
-        step = self._newest
-        if not self._is_begun or step is None or step.began is None:
+        news = self._news
+        if not self._is_begun or news is None or news.began is None:
             return
-        for lane in np.flatnonzero(step.began).tolist():
+        for lane in np.flatnonzero(news.began).tolist():
             counts = len(self._running) < most
-            self._begin(lane, self._begin_acting(lane, counts=counts), step.first, step.first_potential, counts=counts)
-        self._newest = None
+            self._begin(lane, self._begin_acting(lane, counts=counts), news.first, news.first_potential, counts=counts)
+        self._news = None
 
     # Episodes end.
 
     def _ended_of(self, lanes: Sequence[int]) -> list[int]:
         """Those of some lanes whose episode has ended with the newest step."""
-        ended = self._newest.ended if self._newest is not None else ()
+        ended = self._news.ended if self._news is not None else ()
         return [lane for lane in lanes if lane in ended] if ended else []
 
     def _count(self, most: int) -> list[int]:
@@ -411,6 +411,7 @@ class Rollout:
             builder.finish(ends_episode=True, end_of_iteration=end_of_iteration)
         if self._watched is not None:
             self._watched.tell(lane)
+        self._log_rewards()
         episode = self._logs.episode(lane)
         if (record := self._records.pop(lane, None)) is not None:
             record.end(episode)
@@ -419,6 +420,8 @@ class Rollout:
     def _forget(self, lane: int) -> None:
         self._builders[lane] = None
         self._running = [other for other in self._running if other != lane]
+        if not self._lanes.begins_episodes:
+            self._types[lane] = _LAST
 
     @contextlib.contextmanager
     def _handing_over(self) -> Iterator[None]:
@@ -445,7 +448,8 @@ class Rollout:
             self._columns.uncounted = frozenset()
         self._builders = [None] * self.num_lanes
         self._records.clear()
-        self._running, self._waiting, self._newest, self._is_begun = [], [], None, False
+        self._running, self._waiting, self._news, self._is_begun = [], [], None, False
+        self._types[:] = _LAST
 
     # Faults.
 
@@ -453,6 +457,7 @@ class Rollout:
         """An environment has failed; the steps before are handed over."""
         self._faults.setdefault(lane, fault)
         if self._counts_faults:
+            self._log_rewards()
             lanes = self._running if self._lanes.begins_episodes else {lane}.intersection(self._running)
             failed = [self._logs.episode(other, has_failed=True) for other in lanes]
             # Other lanes of a vector environment that have not stepped yet begin again.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.checks.schedules import initial_value
-from tfagents_system.envs.batched_environment import BatchStep
+from tfagents_system.envs.lanes import StepColumns
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
@@ -17,8 +17,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 _ROOMY_BYTES = 64 * 2**20
 
 
-class LaneColumns:
-    """Rows of steps, each of N lanes: row t has the observations before step t, and what step t was and gave.
+class LaneColumns(StepColumns):
+    """The columns of N lanes' steps, as far as they are held: also actions, and what the layout has beside them.
 
     When the rows are full, those that are still held move to the beginning.
 
@@ -29,37 +29,24 @@ class LaneColumns:
       gamma: Discount of a step, for the returns, where the layout has them.
 
     Attributes:
-      row: Steps taken since row 0: `observation[...][row]` are the newest observations.
-      observation, action: Leaves `[rows + 1, N, ...]` and `[rows, N, ...]`.
-      reward, discount: `[rows, N]` float32.
+      action: Leaves `[rows, N, ...]`.
       returns: `[rows, N]` float64, where the layout has them.
-      explored, potential: `[rows, N]` uint8 and `[rows + 1, N]` float32, likewise.
+      explored: `[rows, N]` uint8, likewise.
+      capacity: Steps that there are rows for.
       uncounted: Lanes whose newest step is not handed over yet.
     """
 
     def __init__(self, layout: Layout, num_lanes: int, most_rows: int = 1, gamma: float = 1.0) -> None:
         step_bytes = layout.step_bytes * num_lanes
-        self._rows = most_rows + max(most_rows // 4, min(most_rows, _ROOMY_BYTES // step_bytes), 16)
+        rows = self.capacity = most_rows + max(most_rows // 4, min(most_rows, _ROOMY_BYTES // step_bytes), 16)
+        columns = StepColumns.of_specs(layout.observation, num_lanes, rows, has_potential=layout.potential is not None)
+        super().__init__(columns.observation, columns.reward, columns.discount, columns.potential)
         self._gamma = gamma
-        self.observation = [_empty(self._rows + 1, num_lanes, column) for column in layout.observation]
-        self.action = [_empty(self._rows, num_lanes, column) for column in layout.action]
-        self.reward, self.discount = np.empty((2, self._rows, num_lanes), np.float32)
-        self.returns = np.zeros((self._rows, num_lanes)) if layout.returns else None
-        self.explored = np.zeros((self._rows, num_lanes), np.uint8) if layout.explored else None
-        self.potential = np.zeros((self._rows + 1, num_lanes), np.float32) if layout.potential else None
+        self.action = [np.empty((rows, num_lanes, *column.shape), column.dtype) for column in layout.action]
+        self.returns = np.zeros((rows, num_lanes)) if layout.returns else None
+        self.explored = np.zeros((rows, num_lanes), np.uint8) if layout.explored else None
         self._return = np.zeros(num_lanes)  # Of each episode so far: R_t = gamma R_(t-1) + r_t.
-        self.row = 0
         self.uncounted: frozenset[int] = frozenset()
-
-    @property
-    def capacity(self) -> int:
-        """Steps that there are rows for."""
-        return self._rows
-
-    @property
-    def is_full(self) -> bool:
-        """Whether `move` must be called before the next step."""
-        return self.row >= self._rows
 
     def move(self, held: Sequence[LaneRows]) -> None:
         """Makes room: the oldest row that is held becomes row 0."""
@@ -73,33 +60,17 @@ class LaneColumns:
         for rows in held:
             rows.moved(first)
 
-    @property
-    def newest(self) -> list[np.ndarray]:
-        """Leaves `[N, ...]`: the observations before the next step."""
-        row = self.row
-        return [column[row] for column in self.observation]
-
-    @property
-    def following(self) -> list[np.ndarray]:
-        """Leaves `[N, ...]`: where the observations behind the next step are to be written."""
-        row = self.row + 1
-        return [column[row] for column in self.observation]
-
-    def add(self, action: Sequence[np.ndarray], step: BatchStep, explored: np.ndarray) -> None:
-        """The step that `following` is behind, and which lanes explored in it, `[N]` bool."""
+    def add(self, action: Sequence[np.ndarray], explored: np.ndarray) -> None:
+        """The step that was written into this row: its action, and which lanes explored in it, `[N]` bool."""
         row = self.row
         for column, leaf in zip(self.action, action, strict=True):
             column[row] = leaf
-        self.reward[row] = step.reward
-        self.discount[row] = step.discount
         if self.returns is not None:
             self._return *= self._gamma
-            self._return += step.reward
+            self._return += self.reward[row]
             self.returns[row] = self._return
         if self.explored is not None:
             self.explored[row] = explored
-        if self.potential is not None:
-            self.potential[row + 1] = step.potential
         self.row = row + 1
 
     def begin(self, lane: int, first: Sequence[np.ndarray] | None, potential: np.ndarray | None = None) -> LaneRows:
@@ -108,7 +79,7 @@ class LaneColumns:
         Args:
           lane: From 0.
           first: Leaves `[N, ...]`, of which this lane's is its first observation; None: the newest one is.
-          potential: Those of the first observations `[N]`, where there is a column.
+          potential: Those of `first`, `[N]`, where there is a column.
         """
         if first is not None:
             for column, leaf in zip(self.observation, first, strict=True):
@@ -121,10 +92,6 @@ class LaneColumns:
 
 def _present(*columns: np.ndarray | None) -> list[np.ndarray]:
     return [column for column in columns if column is not None]
-
-
-def _empty(rows: int, num_lanes: int, column: Any) -> np.ndarray:
-    return np.empty((rows, num_lanes, *column.shape), column.dtype)
 
 
 class LaneRows:
