@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import hashlib
 import json
 import os
@@ -424,10 +423,6 @@ def own_modules() -> Iterator[None]:
     sys.modules.pop("sac_params", None)
 
 
-def test_the_table_is_long_enough() -> None:
-    assert len(BAD) >= 100
-
-
 SHARED = {name for names in TOGETHER for name in names}
 
 
@@ -474,16 +469,6 @@ def test_all_that_is_wrong_with_settings_is_told_at_once(tmp_path: Path) -> None
     told += ["env_ctor is a method", "num_iter must be a number", "no attribute batch_sizes", "discount must be"]
     errors = preparation.findings.errors
     assert len(errors) == len(told) and all(part in error for part, error in zip(told, errors, strict=True)), errors
-
-
-def test_a_copy_that_nobody_closes_goes_with_its_preparation(tmp_path: Path) -> None:
-    preparation = prepare.Preparation(environ_of(make(tmp_path, Bad(()))), None)
-    preparation.run(in_fork=False)
-    copy = preparation.copy
-    assert copy is not None and copy.is_dir()
-    del preparation
-    gc.collect()
-    assert not copy.exists()
 
 
 def test_good_input_is_told_nothing(tmp_path: Path) -> None:

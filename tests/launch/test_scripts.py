@@ -167,12 +167,6 @@ class Repository:
     def setup(self, **environ: str) -> subprocess.CompletedProcess[str]:
         return run(self.root / "setup.sh", "--print-python", cwd=self.root.parent, **{**self.environ, **environ})
 
-    def setup_unprivileged(self, **environ: str) -> subprocess.CompletedProcess[str]:
-        """As somebody who may not write everywhere: root gives that up."""
-        drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"] if os.geteuid() == 0 else []
-        command = [*drop, self.root / "setup.sh", "--print-python"]
-        return run(*command, cwd=self.root.parent, **{**self.environ, **environ})
-
     @property
     def calls(self) -> list[str]:
         return self.log.read_text().splitlines() if self.log.exists() else []
