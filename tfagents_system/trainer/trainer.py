@@ -250,7 +250,7 @@ class Trainer:
         is_due = evaluations.is_due(version, self._state.end_env_steps, self._log.is_last(version))
         if is_due and evaluations.is_awaited:
             self._wait_for_evaluation()
-        elif not evaluations.is_over:
+        elif not (evaluations.is_awaited or evaluations.is_over):
             self._reports.leave_out_gone()
         is_evaluated = is_due and evaluations.is_over
         with self._shares.spend("publishing"):
