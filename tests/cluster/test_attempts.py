@@ -214,12 +214,6 @@ def test_what_is_asked_for_once_is_not_done_by_the_job_that_is_submitted_again(j
     assert "again: no\n" in job.attempt(0, does=told)[1], "another task, or another job"
 
 
-def test_a_requeue_that_ends_its_own_scontrol_is_not_asked_for_twice(job: Job) -> None:
-    job.write("scontrol", FAKE_SCONTROL + "if [[ $1 == requeue ]]; then kill -TERM $$; fi\n")
-    code, output = job.attempt(75, does=saves(1))
-    assert code == 75 and job.calls == ["scontrol requeue 7"] and "saved, and requeued" in output
-
-
 def test_where_scontrol_is_missing_a_new_job_goes_on_all_the_same(job: Job) -> None:
     job.write("scontrol", "#!/bin/sh\nexit 127\n")
     goes_on = [f"sbatch --dependency=afterany:5_4 --array=4 {job.snapshot}/job.sbatch"]
@@ -228,27 +222,6 @@ def test_where_scontrol_is_missing_a_new_job_goes_on_all_the_same(job: Job) -> N
     ):
         _, output = job.attempt(75, does=saves(step), STATE=state, REASON=reason, **OF_ARRAY)
         assert job.calls == calls and ("it was cancelled" in output) == (not calls), output
-
-
-@pytest.mark.parametrize(
-    ("state", "reason", "number", "is_cancelled"),
-    [
-        ("RUNNING", "None", 15, False),
-        ("COMPLETING", "None", 15, True),
-        ("CANCELLED", "", 0, True),
-        ("COMPLETING", "TimeLimit", 15, False),
-        ("", "", 15, True),
-        ("", "", 10, False),
-    ],
-)
-def test_who_was_cancelled(
-    job: Job, monkeypatch: pytest.MonkeyPatch, state: str, reason: str, number: int, is_cancelled: bool
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    this = requeue.Job(job.snapshot)
-    monkeypatch.setattr(this, "state", lambda: (state, reason, None))
-    this.signal = number
-    assert this.was_cancelled() == is_cancelled
 
 
 @pytest.mark.parametrize("code", [1, 2, 3])

@@ -24,7 +24,6 @@ from tests.support.machines import flat
 from tests.support.settings_for_tests import variables_with, write_run_json
 from tests.support.shell import ROOT, run
 from tests.support.supervised import once_up
-from tests.support.waiting import gone
 from tfagents_system.cluster import join, join_checks
 from tfagents_system.cluster.join_checks import JoinInputs, JoinPreparation, Target, find_target
 from tfagents_system.errors import UserError
@@ -89,12 +88,6 @@ def test_elsewhere_the_run_directory_tells_gateway_and_credentials(running: RunP
     running.credentials.mkdir()
     target = find_target(running, {"SAC_PASSWORD_FILE": "/etc/word"}, "node9", is_certain=True)
     assert target == Target("node7:8443", running.credentials, Path("/etc/word"), running, follows=True)
-
-
-def test_two_machines_of_one_name_meet_at_the_gateway(running: RunPaths) -> None:
-    running.gateway_json.write_text('{"host": "10.0.0.7", "port": 8443}')
-    running.credentials.mkdir()
-    assert find_target(running, {}, HERE, is_certain=True).server == "10.0.0.7:8443", "nobody listens at port 8123 here"
 
 
 def test_the_gateways_port_on_this_machine_is_the_gateway(running: RunPaths) -> None:
@@ -275,22 +268,6 @@ def test_a_wrong_password_is_told_before_the_environment_is_tried(
     assert errors("wrong horse battery!") == [], "there is no gateway yet"
 
 
-def test_workers_have_the_reward_file_of_their_run(running: RunPaths, tmp_path: Path) -> None:
-    preparation = JoinPreparation(
-        environ_of(tmp_path), None, Target("localhost:8123", None, None, running), running.joined, 1
-    )
-    own = RunPaths(running.joined / "here")
-    own.exp_dir.mkdir(parents=True)
-    for path in (running.params, running.config, running.specs):
-        path.write_bytes(b"")
-    for content in (b"PK1", b"PK2", None):  # None: the run that they join next has none.
-        running.reward.write_bytes(content or b"")
-        if content is None:
-            running.reward.unlink()
-        preparation.inputs().write(own)
-        assert (own.reward.read_bytes() if own.reward.exists() else None) == content
-
-
 def test_the_reward_file_of_this_machine_is_part_of_what_is_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,18 +285,6 @@ def test_the_reward_file_of_this_machine_is_part_of_what_is_compared(
         join.join(run, JoinInputs(files), Overrides(), target, Claims(), StopFlag(signals=()), MagicMock())
         digests.append(identity_of(own, Overrides()).get("reward"))
     assert digests == [hashlib.sha256(b"PK1").hexdigest(), hashlib.sha256(b"PK2").hexdigest(), None]
-
-
-def test_the_runs_own_experts_are_neither_started_here_nor_are_their_slots_free(
-    running: RunPaths, tmp_path: Path
-) -> None:
-    begin(running, expert_workers=1)
-    target = Target("localhost:8123", None, None, running)
-    (error,) = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 2).findings.errors
-    assert "--workers 2, but the run has 1 slots for workers of kind collect" in error
-    preparation = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1)
-    assert preparation.findings.errors == []
-    assert (preparation.variables().expert_workers, preparation.variables().local_workers) == (0, 1)
 
 
 def test_the_runs_own_settings_win(running: RunPaths, tmp_path: Path) -> None:
@@ -491,14 +456,6 @@ def test_a_run_that_goes_on_elsewhere_ends_them(
     assert closing in capfd.readouterr().out
 
 
-def test_a_run_that_has_gone_on_elsewhere_while_this_was_checked_ends_them(
-    folder: Path, running: RunPaths, stop: StopFlag, capfd: pytest.CaptureFixture[str]
-) -> None:
-    running.gateway_json.write_text('{"host": "node9", "port": 8443, "started": 2}')
-    assert workers_in(folder, stop, SAVES, running, follows=True).run() == 75
-    assert "the run goes on at node9:8443" in capfd.readouterr().out
-
-
 def test_each_start_forgets_where_the_gateway_of_the_one_before_was(folder: Path, stop: StopFlag) -> None:
     folder.mkdir()
     (folder / "gateway.json").write_text('{"host": "node7", "port": 8443, "started": 1}')
@@ -523,18 +480,6 @@ def test_a_refused_worker_is_not_tried_again(folder: Path, stop: StopFlag, capfd
     assert (folder / "logs/worker_0.log").read_text().count("version 2") == 1
 
 
-def test_where_one_is_refused_the_others_stay(folder: Path, stop: StopFlag) -> None:
-    program = "if [[ $SLURM_PROCID == 1 ]]; then echo 'error: no slot' >&2; exit 2; fi; sleep 0.5; exit 0"
-    assert workers_in(folder, stop, program).run() == 0
-
-
-def test_players_of_workers_that_leave_end_with_them(folder: Path, stop: StopFlag) -> None:
-    program = f"for how in '' 'env -i'; do $how setsid sleep 600 & echo $! >> {folder}/players; done; sleep 0.2; exit 0"
-    assert workers_in(folder, stop, program).run() == 0
-    players = (folder / "players").read_text().split()
-    assert len(players) == 4 and all(gone(int(pid), 5.0) for pid in players)
-
-
 def test_workers_whose_folder_another_start_takes_leave_at_once(
     folder: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -545,18 +490,6 @@ def test_workers_whose_folder_another_start_takes_leave_at_once(
     with lock:
         assert workers.run() == 1
     assert "saved" not in (folder / "logs/worker_0.log").read_text()
-
-
-def test_it_is_stopped_as_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    class AskedError(Exception):
-        pass
-
-    def of_supervisor() -> StopFlag:
-        raise AskedError
-
-    monkeypatch.setattr(StopFlag, "of_supervisor", of_supervisor)
-    with pytest.raises(AskedError):
-        join.main([])
 
 
 @pytest.mark.parametrize("name", ["run", "run_task_5"])

@@ -294,13 +294,6 @@ def test_paths_are_absolute_and_found_as_by_a_start(user: User, tmp_path: Path) 
     assert values["SAC_EXP_DIR"] == str(user.exp_dir) and values["SAC_SEED"] == "3"
 
 
-def test_an_empty_variable_is_not_set_in_the_job_either(user: User, tmp_path: Path) -> None:
-    names = ["SAC_GRID", "SAC_LOGS_DIR", "SAC_EXPERT_POLICY", "SAC_REPLAY_DIR", "SAC_MLFLOW_URI", "SAC_FROM"]
-    user.write_vars("".join(f"{name}=\n" for name in names))
-    values = variables(user, tmp_path, job=dict.fromkeys(names, "/of/the/node"))
-    assert {name: values[name] for name in names} == dict.fromkeys(names, "")
-
-
 def test_further_nodes_get_as_many_workers(user: User, tmp_path: Path) -> None:
     values = variables(user, tmp_path, "--nodes", "3")
     assert (values["SAC_LOCAL_WORKERS"], values["SAC_NUM_COLLECT_WORKERS"], values["SAC_GATEWAY_PORT"]) == (
@@ -446,17 +439,6 @@ def test_a_check_that_hangs_or_breaks_holds_nothing_up(user: User) -> None:
     checks(user, "exec sleep 300")
     done = user.submit(TFAGENTS_CHECK_SECS="0.5")
     assert done.returncode == 0 and "could not be checked within 0.5 s" in done.stderr and len(user.calls) == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "megabytes"),
-    [
-        (("--mem=9G",), "9216"), (("--mem", "700"), "700"), (("--mem=2T",), "2097152"), (("--mem=4096K",), "4"),
-        (("--mem=0",), ""), (("--mem-per-cpu=2G",), ""), (("--mem-bind=local",), "4500"),
-    ],
-)  # fmt: skip
-def test_the_check_knows_the_memory_of_the_job(user: User, options: tuple[str, ...], megabytes: str) -> None:
-    assert submit._memory_of_job(read(user, *options)) == megabytes
 
 
 REFUSING_SBATCH = """#!/usr/bin/env bash
