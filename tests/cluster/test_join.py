@@ -114,12 +114,6 @@ def test_another_machines_server_needs_credentials(tmp_path: Path) -> None:
         find_target(nothing, {"SAC_SERVER": "localhost:8008"}, HERE, is_certain=False)
 
 
-def test_a_run_of_the_same_name_beside_another_machines_server_is_not_taken_for_it(running: RunPaths) -> None:
-    environ = {"SAC_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": "/credentials"}
-    assert find_target(running, environ, HERE, is_certain=False).run is None
-    assert find_target(running, environ, HERE, is_certain=True).run == running
-
-
 def test_a_run_that_is_being_started_is_waited_for(running: RunPaths, tmp_path: Path) -> None:
     tell(running, "starting")
     looks = 0
@@ -161,23 +155,6 @@ def test_further_nodes_of_a_job_wait_for_the_run_of_their_own_attempt(running: R
     assert not waits(running, began)
 
 
-def test_they_wait_for_a_finished_run_that_is_extended(running: RunPaths) -> None:
-    began, looks = time.time(), 0
-    trainer = {"trainer": {"state": "done", "num_iter": 9}}
-    tell(running, "done", started_at=began - 500.0, roles=trainer)
-
-    def stop(secs: float) -> bool:
-        nonlocal looks
-        looks += 1
-        if looks == 2:
-            tell(running, "running", started_at=began + 10.0)
-        return looks > 3
-
-    assert join.wait_for_run([running], stop, began) == running and looks == 2
-    tell(running, "done", started_at=began + 10.0, roles=trainer)
-    assert join.wait_for_run([running], lambda secs: pytest.fail("it is over"), began) is None
-
-
 def test_a_run_that_is_not_started_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join, "_WAIT_SECS", 0.0)
     with pytest.raises(UserError, match=r"the run in .*none has not been started for 0 s: start it with run_script.sh"):
@@ -185,21 +162,6 @@ def test_a_run_that_is_not_started_is_given_up(tmp_path: Path, monkeypatch: pyte
 
 
 # What this machine has for it.
-
-
-def test_workers_alone_are_planned_and_no_cpu_goes_to_others() -> None:
-    plan = plan_cpus(
-        reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=2, cores=flat([3, 4, 5, 6])
-    )
-    assert plan.by_role == {"worker_0": (3, 4), "worker_1": (5, 6)}
-    shared = plan_cpus(
-        reverb_cpus=0, train_cpus=0, num_collect_workers=3, collect_worker_cpus=1, cores=flat([0, 1]), share=True
-    )
-    assert shared.by_role == {"worker_0": (0,), "worker_1": (1,), "worker_2": (0,)}
-    with pytest.raises(
-        UserError, match=r"^3 workers \* SAC_COLLECT_WORKER_CPUS=1 needs 3 CPUs, 2 are.*lower --workers"
-    ):
-        plan_cpus(reverb_cpus=0, train_cpus=0, num_collect_workers=3, collect_worker_cpus=1, cores=flat([0, 1]))
 
 
 def environ_of(folder: Path) -> dict[str, str]:
@@ -398,13 +360,6 @@ def test_their_settings_have_the_numbers_of_the_run_and_its_place(
     assert (found.collect_worker_cpus, found.worker_role, found.exp_dir) == (3, "eval", own.exp_dir), "its own"
 
 
-def test_when_all_say_that_the_run_is_done_it_is(
-    folder: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert workers_in(folder, stop, "sleep 0.2; exit 0").run() == 0
-    assert "worker_1 has left: the run is done" in capfd.readouterr().out
-
-
 def test_a_stopped_run_is_told_from_one_that_is_done(folder: Path, stop: StopFlag) -> None:
     assert workers_in(folder, stop, "exit 75").run() == 75
 
@@ -454,13 +409,6 @@ def test_a_run_that_goes_on_elsewhere_ends_them(
     assert moved, "a gateway that was restarted is reached again"
     closing = "joined: the run goes on at node9:8443: start this command again to join it there; the workers here have"
     assert closing in capfd.readouterr().out
-
-
-def test_each_start_forgets_where_the_gateway_of_the_one_before_was(folder: Path, stop: StopFlag) -> None:
-    folder.mkdir()
-    (folder / "gateway.json").write_text('{"host": "node7", "port": 8443, "started": 1}')
-    assert workers_in(folder, stop, "exit 0").run() == 0
-    assert (folder / "gateway.json").read_text() == '{"port": 8443}\n'
 
 
 def test_a_crashed_worker_is_restarted_and_given_up(

@@ -6,13 +6,12 @@ import os
 import re
 import threading
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from tests.support.statuses import NOW, TRAINED, status
+from tests.support.statuses import NOW, status
 from tfagents_system.machine.files import write_json
 from tfagents_system.report.status import lost_workers, plain_table, problems, time_shares
 from tfagents_system.report.terminal import ProgressView, progress_line, render
@@ -115,28 +114,6 @@ def test_a_reader_reads_rarely_and_never_in_the_thread_that_asks(tmp_path, monke
     _wait_until(lambda: not reader._beats)
     assert len(threads) <= count + 1, "nobody asks"
     assert reader.last("worker_1") is None, "an old answer is none"
-
-
-def test_who_asks_rarely_waits_for_the_answer_but_not_for_long(tmp_path, monkeypatch):
-    paths, may_read, may_go_on = RunPaths(tmp_path), threading.Event(), threading.Event()
-    paths.heartbeats.mkdir()
-    monkeypatch.setattr(heartbeat_module, "read_heartbeat", lambda path: may_read.wait(60) and read_heartbeat(path))
-    monkeypatch.setattr(
-        heartbeat_module, "time", SimpleNamespace(**vars(time) | {"sleep": lambda secs: may_go_on.wait(60)})
-    )
-    write_json(paths.heartbeat("worker_1"), {"state": "stopped"})
-    reader = BeatReader(paths)
-    began = time.monotonic()
-    reader.wait(["worker_1", "worker_2"], secs=0.05)
-    assert time.monotonic() - began >= 0.05 and reader.last("worker_1") is None, "the file system hangs"
-    may_read.set()
-    for _ in range(3):
-        reader.wait(["worker_1", "worker_2"], secs=60.0)
-        assert reader.last("worker_1") == {"state": "stopped"} and reader.last("worker_2") == {}
-        may_go_on.set()
-        _wait_until(lambda: not reader._beats)
-        may_go_on.clear()
-    assert time.monotonic() - began < 60
 
 
 def _wait_until(condition, secs=10.0):
@@ -259,13 +236,6 @@ def test_a_text_is_one_printable_line():
     assert clean_text("a\x1b[31m\u2028b\u200b") == "a?[31m b?"
 
 
-def test_all_that_a_trainer_tells_arrives(tmp_path):
-    beat = {"state": "updating", "role": "trainer", "time": 5.0, "since": 4.0, "pid": 7, "host": "node7", **TRAINED}
-    beat |= {"curriculum": {"mass": 1.5, "friction": None}, "save_error": None, "waiting_for": None}
-    write_json(tmp_path / "trainer.json", beat)
-    assert read_heartbeat(tmp_path / "trainer.json") == beat
-
-
 def test_a_view_that_fails_is_told_once_and_ends_nothing(capsys):
     for terminal in (True, False):
         console = Console(file=io.StringIO(), force_terminal=terminal, width=80)
@@ -309,15 +279,3 @@ def test_a_block_under_way_counts_so_far():
     with shares.spend("waiting"), shares.spend("of no account inside"):
         clock.now = 3.0
         assert shares.shares() == {"waiting": pytest.approx(1.0)}
-
-
-def test_time_before_counting_begins_is_not_taken_out_either():
-    clock = Clock()
-    shares = TimeShares(after_first="updates", clock=clock)
-    with shares.spend("updates"):
-        clock.now = 4.0
-        shares.take_out("logging", 1.0)
-    assert shares.shares() == {}
-    with shares.spend("updates"):
-        clock.now = 8.0
-    assert shares.shares() == {"updates": pytest.approx(1.0)}

@@ -96,14 +96,6 @@ def test_a_torn_last_line_is_dropped_and_does_not_spoil_the_next(paths, no_summa
     assert steps(paths) == [100, 200]
 
 
-@pytest.mark.parametrize("content", [b"", b"train_st", b"train_step,alpha\n1,\x00\x00\n2,0.5\n"])
-def test_an_empty_or_damaged_file_is_no_end(paths, no_summaries, content):
-    paths.metrics_csv.write_bytes(content)
-    MetricsLog(paths, []).write(row(100))
-    assert steps(paths)[-1] == 100
-    assert (2.0 in steps(paths)) == (b"2,0.5" in content)
-
-
 def test_rewind_drops_what_comes_again_and_nothing_else(paths, no_summaries):
     log = MetricsLog(paths, [])
     for train_step in (0, 100, 300, 200, 200):  # An evaluation arrives after the row of a later period.
@@ -115,18 +107,6 @@ def test_rewind_drops_what_comes_again_and_nothing_else(paths, no_summaries):
     assert steps(paths) == [0, 100, 200, 200]
     resumed.write(row(300))
     assert steps(paths) == [0, 100, 200, 200, 300]
-
-
-def test_iterations_without_an_update_come_again_once(paths, no_summaries):
-    log = MetricsLog(paths, [])
-    for iteration in (1, 2, 3, 3, 4):
-        log.write({**row(100), "iteration": iteration})
-    resumed = MetricsLog(paths, [])
-    resumed.rewind(100, 3)
-    resumed.write({**row(100), "iteration": 4})
-    assert [line["iteration"] for line in read_rows(paths.metrics_csv)] == [1, 2, 3, 3, 4]
-    resumed.rewind(100, 2)
-    assert [line["iteration"] for line in read_rows(paths.metrics_csv)] == [1, 2]
 
 
 def test_wall_time_goes_on_over_a_resume_and_does_not_count_what_is_done_again(paths, no_summaries, clock):

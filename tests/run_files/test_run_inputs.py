@@ -21,7 +21,6 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config, load_params
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.resolved import read_run
-from tfagents_system.settings.variables import read_variables
 
 
 def test_what_is_kept_of_a_folder(project: Path, tmp_path: Path) -> None:
@@ -35,23 +34,6 @@ def test_what_is_kept_of_a_folder(project: Path, tmp_path: Path) -> None:
     assert kept == ["config.json", "linked/robot.xml", "mass_of_robot.py", "models/robot.xml", "params.py"]
     params_folder.copy_files(project, kept, tmp_path / "copy")
     assert params_folder.digests_of(tmp_path / "copy", kept) == params_folder.digests_of(project, kept)
-
-
-def test_what_is_gone_by_now_and_a_link_to_itself_are_no_files(tmp_path: Path) -> None:
-    for name in ("params.py", "run.tmp"):
-        (tmp_path / name).write_text(name)
-    (tmp_path / "loop").symlink_to("loop")
-    files = params_folder.files_of(tmp_path)
-    (tmp_path / "run.tmp").unlink()
-    assert files == ["params.py", "run.tmp"] and list(params_folder.digests_of(tmp_path, files)) == ["params.py"]
-
-
-@pytest.mark.parametrize("limit", ["MOST_FILES", "MOST_MB"])
-def test_a_folder_that_is_too_large_is_told(limit: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (project / "weights.bin").write_bytes(bytes((1 << 20) + 1))
-    monkeypatch.setattr(params_folder, limit, 1)
-    with pytest.raises(params_folder.TooLargeError, match=f"{project} has .* files with . MiB or more"):
-        params_folder.files_of(project)
 
 
 def test_the_checkouts_own_files_are_none_of_the_users() -> None:
@@ -237,14 +219,6 @@ def test_a_start_that_is_killed_while_it_copies_is_repeated_by_the_next_one(
     assert run_directory.read_run_json(paths)["params_files"]["mass_of_robot.py"]
 
 
-def test_a_fresh_run_has_a_ring_of_its_own_on_scratch(environ: dict[str, str], project: Path, tmp_path: Path) -> None:
-    environ["SAC_REPLAY_DIR"] = str(tmp_path / "scratch")
-    ring = read_variables(environ, vars_file=None, root=ROOT)[0]["replay_dir"]
-    ring.mkdir(parents=True)
-    write(environ, folder=project)
-    assert not ring.exists(), "it was of a run that is elsewhere now"
-
-
 def test_long_differences_are_cut(tmp_path: Path) -> None:
     def differences(before: list[str], now: list[str]) -> list[str]:
         for name, lines in (("before", before), ("a.py", now)):
@@ -325,21 +299,6 @@ def test_recording_it_again_changes_no_run_that_has_begun(
     reward.unlink()
     gone = start("--keep")
     assert gone.code == 0 and metres_of(paths) == 39.5, "the run has its own"
-
-
-def test_experience_of_another_reward_is_removed_before_the_first_update(
-    environ: dict[str, str], project: Path, config: Path, tmp_path: Path
-) -> None:
-    reward = record(tmp_path / "reward.npz", 30.0)
-    paths = write(environ, folder=None, reward=reward)
-    paths.replay.mkdir()
-    write(environ, folder=None, reward=reward)
-    assert paths.replay.exists()
-    record(reward, 40.0)
-    write(environ, folder=None, reward=reward)
-    assert not paths.replay.exists()
-    write(environ, folder=None)
-    assert not paths.reward.exists()
 
 
 FOLDERS = ("replay", "checkpoints", "policies", "episodes", "journals")
