@@ -24,8 +24,8 @@ from tests.support.machines import flat
 from tests.support.settings_for_tests import variables_with, write_run_json
 from tests.support.shell import ROOT, run
 from tests.support.supervised import once_up
-from tfagents_system.cluster import join, join_checks
-from tfagents_system.cluster.join_checks import JoinInputs, JoinPreparation, Target, find_target
+from tfagents_system.cluster import join
+from tfagents_system.cluster.join import JoinInputs, JoinPreparation, Target, find_target
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare, supervisor
 from tfagents_system.launch.cpus import plan_cpus
@@ -183,8 +183,8 @@ def environ_of(folder: Path) -> dict[str, str]:
 def test_as_many_as_there_are_cpus_and_slots(
     running: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(join_checks.os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(join_checks, "plan_for", lambda *args, **kwargs: None)
+    monkeypatch.setattr(join.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(join, "plan_for", lambda *args, **kwargs: None)
     target = Target("localhost:8123", None, None, running)
 
     def workers(wanted: int | None = None, **environ: str) -> JoinPreparation:
@@ -475,7 +475,7 @@ def test_an_unreachable_server_is_told_with_host_and_port(monkeypatch: pytest.Mo
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         server = f"localhost:{taken.getsockname()[1]}"  # Nobody listens there.
-        findings = join_checks.Findings()
-        join_checks._check_reachable(findings, server)
+        findings = join.Findings()
+        join._check_reachable(findings, server)
     (error,) = findings.errors
     assert f"the replay server at {server} can't be reached from {socket.gethostname()}" in error
