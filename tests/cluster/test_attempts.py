@@ -123,22 +123,11 @@ def test_saved_experience_is_progress_too(job: Job) -> None:
     assert code == 1 and "2 attempts in a row have saved no update after step 0, nor more experience: give" in output
 
 
-def test_experience_that_nobody_has_saved_is_none(job: Job) -> None:
-    assert job.attempt(137, does=collects(500))[0] == 75
-    assert job.attempt(137, does=collects(1000))[0] == 1
-
-
 def test_a_start_that_is_stopped_is_not_counted_unless_by_the_time_limit(job: Job) -> None:
     for left in ("23:59:00", "3:01", "3:01", "2:59"):  # The warning comes 120 s before the end, or up to 60 s earlier.
         assert job.attempt(75, LEFT=left)[0] == 75
     code, output = job.attempt(75, LEFT="0:40")
     assert code == 1 and "give it more time (--time)" in output
-
-
-def test_of_two_signals_that_are_requested_the_users_is_the_last(job: Job) -> None:
-    (job.snapshot / "job.sbatch").write_text("#SBATCH --signal=B:USR1@120\n#SBATCH --time 9 --signal TERM@900 -p x@7\n")
-    assert job.attempt(75, LEFT="16:01")[0] == 75 and job.attempt(75, LEFT="16:00")[0] == 75
-    assert job.attempt(75, LEFT="15:59")[0] == 1
 
 
 def test_a_start_that_fails_by_itself_is_counted(job: Job) -> None:
@@ -212,43 +201,6 @@ def test_what_is_asked_for_once_is_not_done_by_the_job_that_is_submitted_again(j
         again = OF_ARRAY | {"SLURM_JOB_ID": number}
         assert "again: 5\n" in job.attempt(75, **again, does=told + TRAINS)[1]
     assert "again: no\n" in job.attempt(0, does=told)[1], "another task, or another job"
-
-
-def test_a_requeue_that_ends_its_own_scontrol_is_not_asked_for_twice(job: Job) -> None:
-    job.write("scontrol", FAKE_SCONTROL + "if [[ $1 == requeue ]]; then kill -TERM $$; fi\n")
-    code, output = job.attempt(75, does=saves(1))
-    assert code == 75 and job.calls == ["scontrol requeue 7"] and "saved, and requeued" in output
-
-
-def test_where_scontrol_is_missing_a_new_job_goes_on_all_the_same(job: Job) -> None:
-    job.write("scontrol", "#!/bin/sh\nexit 127\n")
-    goes_on = [f"sbatch --dependency=afterany:5_4 --array=4 {job.snapshot}/job.sbatch"]
-    for step, (state, reason, calls) in enumerate(
-        (("RUNNING", "None", goes_on), ("COMPLETING", "TimeLimit", goes_on), ("COMPLETING", "None", [])), start=1
-    ):
-        _, output = job.attempt(75, does=saves(step), STATE=state, REASON=reason, **OF_ARRAY)
-        assert job.calls == calls and ("it was cancelled" in output) == (not calls), output
-
-
-@pytest.mark.parametrize(
-    ("state", "reason", "number", "is_cancelled"),
-    [
-        ("RUNNING", "None", 15, False),
-        ("COMPLETING", "None", 15, True),
-        ("CANCELLED", "", 0, True),
-        ("COMPLETING", "TimeLimit", 15, False),
-        ("", "", 15, True),
-        ("", "", 10, False),
-    ],
-)
-def test_who_was_cancelled(
-    job: Job, monkeypatch: pytest.MonkeyPatch, state: str, reason: str, number: int, is_cancelled: bool
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    this = requeue.Job(job.snapshot)
-    monkeypatch.setattr(this, "state", lambda: (state, reason, None))
-    this.signal = number
-    assert this.was_cancelled() == is_cancelled
 
 
 @pytest.mark.parametrize("code", [1, 2, 3])

@@ -228,24 +228,6 @@ def test_heartbeats_are_written_by_our_clock_and_name(shared: Running) -> None:
         assert stream.readline() == b"", "no heartbeat"
 
 
-def test_bytes_pass_while_a_heartbeat_is_written_slowly(shared: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    is_writing, may_end = threading.Event(), threading.Event()
-
-    def write(*_: Any) -> None:
-        is_writing.set()
-        may_end.wait(DEADLINE_SECS)
-
-    monkeypatch.setattr(gateway_module, "write_json", write)
-    said, hello = shared.said, shared.hello
-    with said(hello(token="mine")) as (stream, _), said(hello(DATA, token="mine")) as (data, _):
-        stream.write(line_of(FromRole(beat='{"state": "collecting"}')))
-        assert is_writing.wait(DEADLINE_SECS)
-        data.write(b"word")
-        assert data.read(100) == b"word" and not may_end.is_set()
-        may_end.set()
-        assert stream.readline() == b"{}\n"
-
-
 def test_texts_of_clients_can_not_control_the_terminal_of_who_reads_the_log(
     shared: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,28 +316,6 @@ def test_no_slot_is_given_to_two_workers(slots: RemoteSlots, local: Claims, monk
         take(slots, "laptop", 1)
     assert (refusal.value.refused.reason, refusal.value.refused.final) == (SLOT_LOST, True)
     assert take(slots, "laptop").slot == 2, "its process is started again"
-
-
-def test_a_worker_has_one_slot(slots: RemoteSlots) -> None:
-    first, second = take(slots, "mine", 1), take(slots, "mine", 2)
-    assert first.is_ended and slots.sessions == [second] and slots.session_of("mine") is second
-    slots.leave(first, for_good=False)
-    assert take(slots, "other").slot == 1, "it is free at once"
-    slots.leave(second, for_good=False)
-    assert slots.session_of("mine") is None
-
-
-def test_who_says_goodbye_leaves_its_slot_at_once(slots: RemoteSlots, local: Claims) -> None:
-    slots.leave(take(slots, "first"), for_good=True)
-    assert take_slot(local, 1, COUNTS, COLLECT, 1) == 1
-
-
-def test_a_restarted_gateway_gives_a_worker_the_slot_that_it_says_it_has() -> None:
-    slots = RemoteSlots(COUNTS, 1)
-    try:
-        assert take(slots, "second", 2).slot == 2
-    finally:
-        slots._claims.release_all()
 
 
 def test_one_trainer_elsewhere_is_let_in() -> None:

@@ -24,9 +24,8 @@ from tests.support.machines import flat
 from tests.support.settings_for_tests import variables_with, write_run_json
 from tests.support.shell import ROOT, run
 from tests.support.supervised import once_up
-from tests.support.waiting import gone
-from tfagents_system.cluster import join, join_checks
-from tfagents_system.cluster.join_checks import JoinInputs, JoinPreparation, Target, find_target
+from tfagents_system.cluster import join
+from tfagents_system.cluster.join import JoinInputs, JoinPreparation, Target, find_target
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare, supervisor
 from tfagents_system.launch.cpus import plan_cpus
@@ -91,12 +90,6 @@ def test_elsewhere_the_run_directory_tells_gateway_and_credentials(running: RunP
     assert target == Target("node7:8443", running.credentials, Path("/etc/word"), running, follows=True)
 
 
-def test_two_machines_of_one_name_meet_at_the_gateway(running: RunPaths) -> None:
-    running.gateway_json.write_text('{"host": "10.0.0.7", "port": 8443}')
-    running.credentials.mkdir()
-    assert find_target(running, {}, HERE, is_certain=True).server == "10.0.0.7:8443", "nobody listens at port 8123 here"
-
-
 def test_the_gateways_port_on_this_machine_is_the_gateway(running: RunPaths) -> None:
     running.gateway_json.write_text('{"host": "node7", "port": 8443}')
     running.credentials.mkdir()
@@ -119,12 +112,6 @@ def test_another_machines_server_needs_credentials(tmp_path: Path) -> None:
         find_target(nothing, {}, HERE, is_certain=False)
     with pytest.raises(UserError, match=r"localhost:8008 is on this machine, but .*none is no run directory.*--to"):
         find_target(nothing, {"SAC_SERVER": "localhost:8008"}, HERE, is_certain=False)
-
-
-def test_a_run_of_the_same_name_beside_another_machines_server_is_not_taken_for_it(running: RunPaths) -> None:
-    environ = {"SAC_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": "/credentials"}
-    assert find_target(running, environ, HERE, is_certain=False).run is None
-    assert find_target(running, environ, HERE, is_certain=True).run == running
 
 
 def test_a_run_that_is_being_started_is_waited_for(running: RunPaths, tmp_path: Path) -> None:
@@ -168,23 +155,6 @@ def test_further_nodes_of_a_job_wait_for_the_run_of_their_own_attempt(running: R
     assert not waits(running, began)
 
 
-def test_they_wait_for_a_finished_run_that_is_extended(running: RunPaths) -> None:
-    began, looks = time.time(), 0
-    trainer = {"trainer": {"state": "done", "num_iter": 9}}
-    tell(running, "done", started_at=began - 500.0, roles=trainer)
-
-    def stop(secs: float) -> bool:
-        nonlocal looks
-        looks += 1
-        if looks == 2:
-            tell(running, "running", started_at=began + 10.0)
-        return looks > 3
-
-    assert join.wait_for_run([running], stop, began) == running and looks == 2
-    tell(running, "done", started_at=began + 10.0, roles=trainer)
-    assert join.wait_for_run([running], lambda secs: pytest.fail("it is over"), began) is None
-
-
 def test_a_run_that_is_not_started_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join, "_WAIT_SECS", 0.0)
     with pytest.raises(UserError, match=r"the run in .*none has not been started for 0 s: start it with run_script.sh"):
@@ -192,21 +162,6 @@ def test_a_run_that_is_not_started_is_given_up(tmp_path: Path, monkeypatch: pyte
 
 
 # What this machine has for it.
-
-
-def test_workers_alone_are_planned_and_no_cpu_goes_to_others() -> None:
-    plan = plan_cpus(
-        reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=2, cores=flat([3, 4, 5, 6])
-    )
-    assert plan.by_role == {"worker_0": (3, 4), "worker_1": (5, 6)}
-    shared = plan_cpus(
-        reverb_cpus=0, train_cpus=0, num_collect_workers=3, collect_worker_cpus=1, cores=flat([0, 1]), share=True
-    )
-    assert shared.by_role == {"worker_0": (0,), "worker_1": (1,), "worker_2": (0,)}
-    with pytest.raises(
-        UserError, match=r"^3 workers \* SAC_COLLECT_WORKER_CPUS=1 needs 3 CPUs, 2 are.*lower --workers"
-    ):
-        plan_cpus(reverb_cpus=0, train_cpus=0, num_collect_workers=3, collect_worker_cpus=1, cores=flat([0, 1]))
 
 
 def environ_of(folder: Path) -> dict[str, str]:
@@ -228,8 +183,8 @@ def environ_of(folder: Path) -> dict[str, str]:
 def test_as_many_as_there_are_cpus_and_slots(
     running: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(join_checks.os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(join_checks, "plan_for", lambda *args, **kwargs: None)
+    monkeypatch.setattr(join.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(join, "plan_for", lambda *args, **kwargs: None)
     target = Target("localhost:8123", None, None, running)
 
     def workers(wanted: int | None = None, **environ: str) -> JoinPreparation:
@@ -275,22 +230,6 @@ def test_a_wrong_password_is_told_before_the_environment_is_tried(
     assert errors("wrong horse battery!") == [], "there is no gateway yet"
 
 
-def test_workers_have_the_reward_file_of_their_run(running: RunPaths, tmp_path: Path) -> None:
-    preparation = JoinPreparation(
-        environ_of(tmp_path), None, Target("localhost:8123", None, None, running), running.joined, 1
-    )
-    own = RunPaths(running.joined / "here")
-    own.exp_dir.mkdir(parents=True)
-    for path in (running.params, running.config, running.specs):
-        path.write_bytes(b"")
-    for content in (b"PK1", b"PK2", None):  # None: the run that they join next has none.
-        running.reward.write_bytes(content or b"")
-        if content is None:
-            running.reward.unlink()
-        preparation.inputs().write(own)
-        assert (own.reward.read_bytes() if own.reward.exists() else None) == content
-
-
 def test_the_reward_file_of_this_machine_is_part_of_what_is_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,18 +247,6 @@ def test_the_reward_file_of_this_machine_is_part_of_what_is_compared(
         join.join(run, JoinInputs(files), Overrides(), target, Claims(), StopFlag(signals=()), MagicMock())
         digests.append(identity_of(own, Overrides()).get("reward"))
     assert digests == [hashlib.sha256(b"PK1").hexdigest(), hashlib.sha256(b"PK2").hexdigest(), None]
-
-
-def test_the_runs_own_experts_are_neither_started_here_nor_are_their_slots_free(
-    running: RunPaths, tmp_path: Path
-) -> None:
-    begin(running, expert_workers=1)
-    target = Target("localhost:8123", None, None, running)
-    (error,) = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 2).findings.errors
-    assert "--workers 2, but the run has 1 slots for workers of kind collect" in error
-    preparation = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1)
-    assert preparation.findings.errors == []
-    assert (preparation.variables().expert_workers, preparation.variables().local_workers) == (0, 1)
 
 
 def test_the_runs_own_settings_win(running: RunPaths, tmp_path: Path) -> None:
@@ -433,13 +360,6 @@ def test_their_settings_have_the_numbers_of_the_run_and_its_place(
     assert (found.collect_worker_cpus, found.worker_role, found.exp_dir) == (3, "eval", own.exp_dir), "its own"
 
 
-def test_when_all_say_that_the_run_is_done_it_is(
-    folder: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert workers_in(folder, stop, "sleep 0.2; exit 0").run() == 0
-    assert "worker_1 has left: the run is done" in capfd.readouterr().out
-
-
 def test_a_stopped_run_is_told_from_one_that_is_done(folder: Path, stop: StopFlag) -> None:
     assert workers_in(folder, stop, "exit 75").run() == 75
 
@@ -491,21 +411,6 @@ def test_a_run_that_goes_on_elsewhere_ends_them(
     assert closing in capfd.readouterr().out
 
 
-def test_a_run_that_has_gone_on_elsewhere_while_this_was_checked_ends_them(
-    folder: Path, running: RunPaths, stop: StopFlag, capfd: pytest.CaptureFixture[str]
-) -> None:
-    running.gateway_json.write_text('{"host": "node9", "port": 8443, "started": 2}')
-    assert workers_in(folder, stop, SAVES, running, follows=True).run() == 75
-    assert "the run goes on at node9:8443" in capfd.readouterr().out
-
-
-def test_each_start_forgets_where_the_gateway_of_the_one_before_was(folder: Path, stop: StopFlag) -> None:
-    folder.mkdir()
-    (folder / "gateway.json").write_text('{"host": "node7", "port": 8443, "started": 1}')
-    assert workers_in(folder, stop, "exit 0").run() == 0
-    assert (folder / "gateway.json").read_text() == '{"port": 8443}\n'
-
-
 def test_a_crashed_worker_is_restarted_and_given_up(
     folder: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -523,18 +428,6 @@ def test_a_refused_worker_is_not_tried_again(folder: Path, stop: StopFlag, capfd
     assert (folder / "logs/worker_0.log").read_text().count("version 2") == 1
 
 
-def test_where_one_is_refused_the_others_stay(folder: Path, stop: StopFlag) -> None:
-    program = "if [[ $SLURM_PROCID == 1 ]]; then echo 'error: no slot' >&2; exit 2; fi; sleep 0.5; exit 0"
-    assert workers_in(folder, stop, program).run() == 0
-
-
-def test_players_of_workers_that_leave_end_with_them(folder: Path, stop: StopFlag) -> None:
-    program = f"for how in '' 'env -i'; do $how setsid sleep 600 & echo $! >> {folder}/players; done; sleep 0.2; exit 0"
-    assert workers_in(folder, stop, program).run() == 0
-    players = (folder / "players").read_text().split()
-    assert len(players) == 4 and all(gone(int(pid), 5.0) for pid in players)
-
-
 def test_workers_whose_folder_another_start_takes_leave_at_once(
     folder: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -545,18 +438,6 @@ def test_workers_whose_folder_another_start_takes_leave_at_once(
     with lock:
         assert workers.run() == 1
     assert "saved" not in (folder / "logs/worker_0.log").read_text()
-
-
-def test_it_is_stopped_as_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    class AskedError(Exception):
-        pass
-
-    def of_supervisor() -> StopFlag:
-        raise AskedError
-
-    monkeypatch.setattr(StopFlag, "of_supervisor", of_supervisor)
-    with pytest.raises(AskedError):
-        join.main([])
 
 
 @pytest.mark.parametrize("name", ["run", "run_task_5"])
@@ -594,7 +475,7 @@ def test_an_unreachable_server_is_told_with_host_and_port(monkeypatch: pytest.Mo
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         server = f"localhost:{taken.getsockname()[1]}"  # Nobody listens there.
-        findings = join_checks.Findings()
-        join_checks._check_reachable(findings, server)
+        findings = join.Findings()
+        join._check_reachable(findings, server)
     (error,) = findings.errors
     assert f"the replay server at {server} can't be reached from {socket.gethostname()}" in error

@@ -17,7 +17,6 @@ from tests.support.login_node import FAKE_PYTHON, ROOT, User, refused, sourced
 from tfagents_system.cluster import submit
 from tfagents_system.errors import UserError
 from tfagents_system.run_files import params_folder
-from tfagents_system.settings import grid
 
 GOLDEN = Path(__file__).parent / "golden/job.sbatch"
 SNAPSHOT = Path("/the snapshot")
@@ -76,18 +75,12 @@ def test_the_job_script_that_is_submitted_is_the_one_that_was_shown(user: User) 
         ("", (), "--mem=4500M"),  # 1500 + 5 * 400 + 1000
         ("SAC_REVERB_CPUS=auto SAC_TRAIN_CPUS= SAC_COLLECT_WORKER_CPUS=auto", (), "--cpus-per-task=10"),  # 1+2+5*1+2
         ("SAC_EXPERT_WORKERS=3", (), "--cpus-per-task=24"),  # 3 * 2 more
-        ("SAC_EXPERT_WORKERS=3", (), "--mem=5700M"),  # 3 * 400 more
         ("SAC_EVAL_WORKERS=2", (), "--cpus-per-task=22"),  # 2 * 2 more
         ("SAC_WORKER_MEMORY_MB=1000", (), "--mem=7500M"),
         ("SAC_SAVE_DEADLINE_SECS=20.5", (), "--signal=B:USR1@80"),
-        ("", ("--mem-bind=local",), "--mem=4500M"),
         ("SAC_TRAIN_GPUS=1", ("--gres=tmpdisk:100",), "--gpus-per-node=1"),
-        ("SAC_TRAIN_GPUS=1", ("--gpu-freq=high",), "--gpus-per-node=1"),
-        ("SAC_TRAIN_GPUS=1", ("--nodes=3",), "--gpus-per-node=1"),
         ("", ("-N3",), "--nodes=3"),
         ("", ("--nodes", "3"), "--no-kill"),
-        ("", ("--nodes=3",), "--cpus-per-task=18"),
-        ("", ("--nodes=3",), "--mem=4500M"),
         ("SAC_EXP_DIR=/50%", (), "--output=/50%%/slurm-%j.out"),
     ],
 )
@@ -120,15 +113,6 @@ def test_a_users_options_win(user: User, options: tuple[str, ...], absent: str) 
     user.write_vars("SAC_TRAIN_GPUS=1")
     lines = script(user, *options)
     assert not any(absent in line for line in lines) and f"#SBATCH {' '.join(options)}" in lines
-
-
-def test_what_a_request_follows_from_can_not_be_in_a_grid() -> None:
-    code = (ROOT / "tfagents_system/cluster/submit.py").read_text().partition("def read_run")[2]
-    fields = {
-        f"SAC_{name.upper()}" for name in re.findall(r'values(?:\.get\(|\[)"(\w+?)"', code.partition("def freeze")[0])
-    }
-    others = {"SAC_EXP_DIR", "SAC_EXP_NAME", "SAC_GRID", "SAC_PARAMS", "SAC_LOGS_DIR", "SAC_LOCAL_WORKERS"}
-    assert fields - others <= {*grid.REQUESTED, "SAC_NUM_COLLECT_WORKERS"} and len(fields) >= 10
 
 
 def test_options_go_to_the_run_or_to_sbatch(user: User) -> None:
@@ -182,12 +166,6 @@ def test_refusals(user: User, more: str, options: tuple[str, ...], words: str) -
     user.write_vars(f"{more}\n")
     (finding,) = findings(user, "--dry_run", *options)
     assert words in finding
-
-
-def test_a_study_has_settings_of_its_own_in_place_of_a_grid(user: User) -> None:
-    (user.folder / "bad.json").write_text('{"discount": 0.9}')
-    user.write_vars("SAC_GRID=bad.json\n")
-    assert read(user, "--array=0-1", "--study=/the/study").options.first_task == "0"
 
 
 def test_a_folder_that_is_too_large_is_refused(user: User) -> None:
@@ -256,13 +234,6 @@ def test_the_snapshot_holds_what_the_run_needs_and_nothing_else(user: User) -> N
     assert f'#SBATCH --output="{user.folder}/run_array/slurm-%A_%a.out"\n' in (user.snapshot / "job.sbatch").read_text()
 
 
-def test_other_runs_are_not_copied(user: User) -> None:
-    user.write_vars("unset SAC_EXP_DIR\nSAC_LOGS_DIR=runs\n")
-    (user.folder / "runs/other").mkdir(parents=True)
-    (user.folder / "runs/other/large").touch()
-    assert list(read(user).files) == ["my.json", "my_params.py", "vars.sh"]
-
-
 def test_params_of_the_toolkit_are_those_of_the_frozen_package(user: User) -> None:
     user.write_vars(f"SAC_PARAMS={ROOT}/tfagents_system/examples/pendulum/params.py\n")
     run = read(user)
@@ -292,13 +263,6 @@ def test_paths_are_absolute_and_found_as_by_a_start(user: User, tmp_path: Path) 
     assert values["SAC_MLFLOW_URI"] == f"sqlite:///{user.folder}/runs/a.db"
     assert values["SAC_REPLAY_DIR"] == str(user.folder.parent / "ring"), "each run has a folder of its own there"
     assert values["SAC_EXP_DIR"] == str(user.exp_dir) and values["SAC_SEED"] == "3"
-
-
-def test_an_empty_variable_is_not_set_in_the_job_either(user: User, tmp_path: Path) -> None:
-    names = ["SAC_GRID", "SAC_LOGS_DIR", "SAC_EXPERT_POLICY", "SAC_REPLAY_DIR", "SAC_MLFLOW_URI", "SAC_FROM"]
-    user.write_vars("".join(f"{name}=\n" for name in names))
-    values = variables(user, tmp_path, job=dict.fromkeys(names, "/of/the/node"))
-    assert {name: values[name] for name in names} == dict.fromkeys(names, "")
 
 
 def test_further_nodes_get_as_many_workers(user: User, tmp_path: Path) -> None:
@@ -333,12 +297,6 @@ def test_it_is_expanded_in_the_job(user: User, tmp_path: Path, lines: str, expec
     job = {"SLURM_TMPDIR": "/node", "TMPDIR": "/node/tmp", "SLURM_ARRAY_TASK_ID": "2"}
     values = variables(user, tmp_path, "--array=0-3", job=job, TMPDIR="/login")
     assert {name: values[name] for name in expected} == expected
-
-
-def test_without_slurms_scratch_folder_the_jobs_own_is_taken(user: User, tmp_path: Path) -> None:
-    user.write_vars("SAC_REPLAY_DIR=$SLURM_TMPDIR/ring\n")
-    assert variables(user, tmp_path)["SAC_REPLAY_DIR"] == "/tmp/ring"
-    assert variables(user, tmp_path, job={"TMPDIR": "/node"})["SAC_REPLAY_DIR"] == "/node/ring"
 
 
 def test_sbatch_gets_what_refers_to_no_job_and_the_login_nodes_own(user: User) -> None:
@@ -446,17 +404,6 @@ def test_a_check_that_hangs_or_breaks_holds_nothing_up(user: User) -> None:
     checks(user, "exec sleep 300")
     done = user.submit(TFAGENTS_CHECK_SECS="0.5")
     assert done.returncode == 0 and "could not be checked within 0.5 s" in done.stderr and len(user.calls) == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "megabytes"),
-    [
-        (("--mem=9G",), "9216"), (("--mem", "700"), "700"), (("--mem=2T",), "2097152"), (("--mem=4096K",), "4"),
-        (("--mem=0",), ""), (("--mem-per-cpu=2G",), ""), (("--mem-bind=local",), "4500"),
-    ],
-)  # fmt: skip
-def test_the_check_knows_the_memory_of_the_job(user: User, options: tuple[str, ...], megabytes: str) -> None:
-    assert submit._memory_of_job(read(user, *options)) == megabytes
 
 
 REFUSING_SBATCH = """#!/usr/bin/env bash

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfagents_system.errors import UserError
-from tfagents_system.run_files import kept_checkpoints, taken
+from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.kept_checkpoints import DamagedCheckpointError
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -138,12 +137,6 @@ def test_a_damaged_one_is_passed_over(tmp_path, file, damage, caplog):
     assert newest.name in caplog.text
 
 
-def test_all_damaged_is_none(tmp_path):
-    for step in (10, 20):
-        damage_flip(write(tmp_path, step).folder / "agent.index")
-    assert kept_checkpoints.newest_complete(tmp_path) is None
-
-
 def test_two_good_ones_are_kept_whatever_else_there_is(tmp_path):
     for step in (10, 20, 30, 40, 50):
         write(tmp_path, step)
@@ -173,21 +166,6 @@ def test_one_that_cant_be_read_now_is_no_damaged_one(tmp_path, monkeypatch, numb
         kept_checkpoints.prune(tmp_path, keep=1)
         assert names(tmp_path) == ["checkpoint_0000000010", "checkpoint_0000000020"]
     assert kept_checkpoints.newest_complete(tmp_path) == newest
-
-
-def test_the_way_around_one_that_cant_be_read_is_told_to_its_own_run_alone(tmp_path, monkeypatch):
-    """An agent that begins with it leaves the other run as it is."""
-    paths = RunPaths(tmp_path)
-    newest = write(paths.trainer_checkpoints, 20)
-    told = f"{newest.folder} can't be read: {os.strerror(errno.EIO)}"
-    refuse_to_open(monkeypatch, newest.folder / "agent.index", errno.EIO)
-    assert kept_checkpoints.why_not_to_go_on(paths, {}).startswith(
-        f"{told}. Where that stays so, move this folder away"
-    )
-    for source in (tmp_path, f"{tmp_path}@{newest.folder.name}"):
-        with pytest.raises(UserError) as raised:
-            taken.find(str(source), "agent")
-        assert raised.value.findings == (told,)
 
 
 def refuse_to_open(patched, path, number):

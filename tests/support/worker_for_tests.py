@@ -23,7 +23,7 @@ def main() -> None:
     checks = check_path(address, folder, identity=IDENTITY)
     tunnel = Tunnel(address, Hello("collect", IDENTITY, token=str(time.time_ns())), folder, None)
     wait_until(lambda: tunnel.welcome is not None)
-    assert tunnel.welcome is not None
+    assert tunnel.welcome is not None and tunnel.welcome.slot is not None
     slot = tunnel.welcome.slot
     sender = SegmentSender(Connection(address, lambda: False, tunnel.socket), slot, time.time_ns())
     print(json.dumps({"slot": slot, "errors": checks.errors, "report": checks.report()}), flush=True)

@@ -52,11 +52,11 @@ def test_it_comes_again_with_the_slot_that_it_had(paths):
     assert first.connection.is_up
     second = join("worker_1", paths)
     assert (first.worker_id, second.worker_id) == (1, 2)
-    first.slots.release(1)
-    second.slots.release(2)
+    first.slots.release_all()
+    second.slots.release_all()
     again = join("worker_1", paths)
     assert again.worker_id == 2, "though 1 is free, too"
-    again.slots.release(2)
+    again.slots.release_all()
 
 
 def test_its_heartbeats_are_the_runs_as_well(paths, tmp_path):
@@ -66,7 +66,7 @@ def test_its_heartbeats_are_the_runs_as_well(paths, tmp_path):
     membership.tell({"role": "worker_0", "state": "collecting", "episodes": 3})
     beat = read_heartbeat(run.heartbeat("worker_1"))
     assert beat == {"role": "worker_1", "state": "collecting", "episodes": 3, "remote": True}
-    membership.slots.release(1)
+    membership.slots.release_all()
 
 
 def test_a_trainer_has_no_slot(paths):

@@ -138,15 +138,6 @@ def test_bundles_leave_the_bytes_that_single_segments_leave(tmp_path_factory, se
     assert (reopened.ring_steps, reopened.repeated_steps) == (singly.ring_steps, singly.repeated_steps)
 
 
-def test_segments_after_one_that_is_missing_are_not_stored(tmp_path):
-    ring = Ring.open(tmp_path / "ring", LAYOUT, CAPACITY, SLACK)
-    ring.append(segment(0, 5))
-    assert ring.extend([segment(number, 5) for number in (0, 1, 2, 4, 5)]) == 2
-    assert (ring.worker(0).number, ring.env_steps) == (2, 15)
-    assert ring.extend([segment(number, 5) for number in (1, 2, 3, 4)]) == 2
-    assert (ring.worker(0).number, ring.env_steps, ring.segments) == (4, 25, 5)
-
-
 @pytest.mark.parametrize("place", ["header", "observation", "reward"])
 def test_one_damaged_segment_holds_back_those_after_it_alone(place):
     arrays = to_wire([segment(number, 4) for number in range(4)])

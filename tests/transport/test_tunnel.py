@@ -17,7 +17,6 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import psutil
 import pytest
 
 from tests.support.gateway_for_tests import (
@@ -140,24 +139,6 @@ def test_over_a_slow_line_large_items_arrive_once(host: Host, monkeypatch: pytes
             got = newest.get(0.3)
             time.sleep(0.3)  # It comes while nobody waits.
         assert got is not None and np.array_equal(got[0], item[0])
-
-
-def test_many_workers_have_slots_of_their_own(host: Host) -> None:
-    """32 of them, of which one Reverb client stands for the steps of all."""
-    tunnels = [host.tunnel(token=str(number)) for number in range(32)]
-    try:
-        wait_until(lambda: all(tunnel.welcome is not None for tunnel in tunnels), 60.0)
-        slots = sorted(tunnel.welcome.slot for tunnel in tunnels if tunnel.welcome is not None)
-        assert slots == list(range(32))
-        for tunnel in tunnels:
-            connection = Connection(tunnel.address, lambda: False, tunnel.socket)
-            assert connection.try_put(tables.REPORTS, [np.arange(3)], DEADLINE_SECS)
-            connection.close()
-        memory = max(psutil.Process(child_of(tunnel)).memory_info().rss for tunnel in tunnels)
-        assert memory < 60 * 2**20
-    finally:
-        for tunnel in tunnels:
-            tunnel.close()
 
 
 def test_experience_is_stored_once_though_each_end_is_killed_in_turn(host: Host) -> None:

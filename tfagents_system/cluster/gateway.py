@@ -241,7 +241,8 @@ class Gateway:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, of somebody with a certificate of the run."""
         streams = reader, writer
-        peer = "{} port {}".format(*writer.get_extra_info("peername")[:2]).removeprefix("::ffff:")
+        host, port, *_ = writer.get_extra_info("peername") or ("?", 0)
+        peer = f"{host.removeprefix('::ffff:')} port {port}"
         try:
             keep_alive(writer)
             async with asyncio.timeout(HANDSHAKE_SECS):

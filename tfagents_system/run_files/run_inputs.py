@@ -32,7 +32,6 @@ from tfagents_system.settings.resolved import read_run
 
 _IN_FOLDER = "params/"
 _MOST_LINES, _MOST_COMPARED, _MOST_WIDE = 24, 50_000, 160  # Of the differences that are shown.
-_CONTROL = re.compile(r"[^\t\x20-\x7e\xa0-\U0010ffff]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +179,7 @@ def _copy_and_source(paths: RunPaths, name: str, params: Path, config: Path) -> 
 
 def shown(found: Mapping[str, Sequence[str]]) -> list[str]:
     """Differences, cut where they are long."""
-    lines = [_readable(line) for differences in found.values() for line in differences]
+    lines = [line[:_MOST_WIDE] for differences in found.values() for line in differences]
     left = len(lines) - _MOST_LINES
     return lines if left <= 0 else [*lines[:_MOST_LINES], f"... and {left} lines more"]
 
@@ -189,12 +188,6 @@ def _lines(path: Path) -> list[str]:
     """The lines of a text file; an empty list if it is binary or not there."""
     content = path.read_bytes() if path.exists() else b""
     return [] if b"\0" in content else content.decode(errors="replace").splitlines()
-
-
-def _readable(line: str) -> str:
-    """Without what would command a terminal, and not wider than one."""
-    line = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
-    return line if len(line) <= _MOST_WIDE else f"{line[:_MOST_WIDE]}..."
 
 
 def why_not_begun(paths: RunPaths, used: Iterable[Path] = ()) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import errno
 import os
 import queue
@@ -136,7 +135,8 @@ class Connection:
         self._client = reverb.Client(self.address if tunnel is None else f"unix:{tunnel}")
         self._closed = threading.Event()
         self._newest: list[NewestReader] = []
-        self._stream: ItemWriter | None = None
+        self._stream: reverb.TrajectoryWriter | None = None
+        self._stream_shapes: list[tuple[tuple[int, ...], np.dtype]] = []
 
     def close(self) -> None:
         """Ends the reader threads: those of queues and news at their next item or error, the others now.
@@ -176,20 +176,24 @@ class Connection:
 
     def try_put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
         """Like `put`, once; False if the server has not confirmed it in time (it may still arrive)."""
-        if table == _STREAMED and sum(array.nbytes for array in arrays) <= _STREAM_BYTES:
-            self._stream = self._stream or ItemWriter(self._client, _STREAMED, self._confirm)
-            return self._stream.put(arrays, timeout_secs)
+        names = [table] if isinstance(table, str) else table
+        shapes = [(array.shape, array.dtype) for array in arrays]
+        is_streamed = names == [_STREAMED] and sum(array.nbytes for array in arrays) <= _STREAM_BYTES
         try:
-            # A writer keeps the shapes of its first item, and items differ in length: one writer per item (0.7 ms).
-            writer = self._client.trajectory_writer(num_keep_alive_refs=1)
+            if is_streamed and self._stream is not None and shapes == self._stream_shapes:
+                writer = self._stream
+            else:  # A writer keeps the shapes of its first item; another one takes 0.7 ms.
+                writer = self._client.trajectory_writer(num_keep_alive_refs=1)
+                if is_streamed:
+                    self._stream, self._stream_shapes = writer, shapes
             writer.append(list(arrays))
-            # The data is sent once.
-            for number, name in enumerate([table] if isinstance(table, str) else table, 1):
+            for number, name in enumerate(names, 1):  # The data is sent once.
                 writer.create_item(name, 1.0, [column[-1:] for column in writer.history])
-                if number % _ITEMS_A_FLUSH == 0:
+                if number % _ITEMS_A_FLUSH == 0 or number == len(names):
                     self._confirm(writer, arrays, timeout_secs)
-            self._confirm(writer, arrays, timeout_secs)
         except (reverb.errors.ReverbError, RuntimeError) as error:
+            if is_streamed:
+                self._stream = None
             if not isinstance(error, reverb.errors.DeadlineExceededError):
                 logging.log_every_n_seconds(logging.WARNING, "put %s: %s", 60, table, error)
                 time.sleep(min(timeout_secs, _RECONNECT_SECS))
@@ -229,13 +233,17 @@ class Connection:
         except (reverb.errors.ReverbError, RuntimeError):
             return None
 
-    def reader(self, table: str, prefetch: int = 1, wake: threading.Event | None = None) -> QueueReader:
+    def reader(self, table: str, prefetch: int = 1, wake: threading.Event | None = None) -> Reader:
         """Reads a queue item by item in a thread of its own, which sets `wake` with each item."""
-        return QueueReader(self._client, self._closed, table, prefetch, wake)
+        return Reader(self._client, self._closed, table, prefetch, wake)
 
-    def news(self, table: str) -> NewsReader:
-        """Waits for new items of a table in a thread of its own."""
-        return NewsReader(self._client, self._closed, table)
+    def news(self, table: str) -> Reader:
+        """Reads a news table in a thread of its own: older items that nobody asked for are forgotten.
+
+        An item may get lost (the stream of a killed process takes one more before it ends): look at the newest table,
+        too.
+        """
+        return Reader(self._client, self._closed, table, keeps_newest=True)
 
     def newest(self, table: str) -> NewestReader:
         """Reads the newest item of a table as often as wanted."""
@@ -243,54 +251,33 @@ class Connection:
         return self._newest[-1]
 
 
-class ItemWriter:
-    """Writes items into one table, in one thread; consecutive items of the same shapes share a stream."""
-
-    def __init__(
-        self,
-        client: reverb.Client,
-        table: str,
-        confirm: Callable[[reverb.TrajectoryWriter, Sequence[np.ndarray], float], None],
-    ) -> None:
-        self._client = client
-        self._table = table
-        self._confirm = confirm
-        self._writer: reverb.TrajectoryWriter | None = None
-        self._shapes: list[tuple[tuple[int, ...], np.dtype]] = []
-
-    def put(self, arrays: Sequence[np.ndarray], timeout_secs: float) -> bool:
-        """Writes an item and waits until the server has it; False if it has not confirmed that in time."""
-        shapes = [(array.shape, array.dtype) for array in arrays]
-        try:
-            if self._writer is None or shapes != self._shapes:
-                self._writer, self._shapes = self._client.trajectory_writer(num_keep_alive_refs=1), shapes
-            self._writer.append(list(arrays))
-            self._writer.create_item(self._table, 1.0, [column[-1:] for column in self._writer.history])
-            self._confirm(self._writer, arrays, timeout_secs)
-        except (reverb.errors.ReverbError, RuntimeError) as error:
-            self._writer = None
-            if not isinstance(error, reverb.errors.DeadlineExceededError):
-                logging.log_every_n_seconds(logging.WARNING, "put %s: %s", 60, self._table, error)
-                time.sleep(min(timeout_secs, _RECONNECT_SECS))
-            return False
-        return True
-
-
-class _StreamReader(abc.ABC):
-    """Reads a table forever.
+class Reader:
+    """Items of a queue or a news table, each once.
 
     Reverb's reads block in C++, where no signal handler runs and no deadline holds: a daemon thread does them.
     """
 
-    def __init__(self, client: reverb.Client, closed: threading.Event, table: str) -> None:
-        self._client = client
-        self._closed = closed
-        self._table = table
+    def __init__(
+        self,
+        client: reverb.Client,
+        closed: threading.Event,
+        table: str,
+        prefetch: int = 1,
+        wake: threading.Event | None = None,
+        *,
+        keeps_newest: bool = False,
+    ) -> None:
+        self._client, self._closed, self._table = client, closed, table
+        self._wake, self._keeps_newest = wake, keeps_newest
+        self._items: queue.Queue[list[np.ndarray]] = queue.Queue(maxsize=prefetch)
         threading.Thread(target=self._read_forever, name=f"read {table}", daemon=True).start()
 
-    @abc.abstractmethod
-    def _take(self, arrays: list[np.ndarray]) -> None:
-        """Called in the thread with every item."""
+    def get(self, timeout_secs: float) -> list[np.ndarray] | None:
+        """The next item, or None if there is none in time."""
+        try:
+            return self._items.get(timeout=timeout_secs) if timeout_secs > 0 else self._items.get_nowait()
+        except queue.Empty:
+            return None
 
     def _read_forever(self) -> None:
         while not self._closed.is_set():
@@ -303,63 +290,16 @@ class _StreamReader(abc.ABC):
                 logging.log_every_n_seconds(logging.INFO, "read %s: %s", 60, self._table, error)
                 self._closed.wait(_RECONNECT_SECS)
 
-
-class QueueReader(_StreamReader):
-    """Items of a queue, each once."""
-
-    def __init__(
-        self,
-        client: reverb.Client,
-        closed: threading.Event,
-        table: str,
-        prefetch: int,
-        wake: threading.Event | None,
-    ) -> None:
-        self._items: queue.Queue[list[np.ndarray]] = queue.Queue(maxsize=prefetch)
-        self._wake = wake
-        super().__init__(client, closed, table)
-
-    def get(self, timeout_secs: float) -> list[np.ndarray] | None:
-        """The next item, or None if there is none in time."""
-        try:
-            return self._items.get(timeout=timeout_secs) if timeout_secs > 0 else self._items.get_nowait()
-        except queue.Empty:
-            return None
-
     def _take(self, arrays: list[np.ndarray]) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
-                self._items.put(arrays, timeout=_RECONNECT_SECS)
+                self._items.put(arrays, timeout=0.0 if self._keeps_newest else _RECONNECT_SECS)
                 break
             except queue.Full:
-                if self._closed.is_set():
-                    return
+                if self._keeps_newest:
+                    self.get(0.0)
         if self._wake is not None:
             self._wake.set()
-
-
-class NewsReader(_StreamReader):
-    """The newest item of a news table, once; older ones that nobody asked for are forgotten.
-
-    An item may get lost (the stream of a killed process takes one more before it ends): look at the newest table, too.
-    """
-
-    def __init__(self, client: reverb.Client, closed: threading.Event, table: str) -> None:
-        self._changed = threading.Condition()
-        self._newest: list[np.ndarray] | None = None
-        super().__init__(client, closed, table)
-
-    def get(self, timeout_secs: float) -> list[np.ndarray] | None:
-        """What is new since the last call, or None if there is nothing in time."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._newest is not None, timeout_secs)
-            newest, self._newest = self._newest, None
-        return newest
-
-    def _take(self, arrays: list[np.ndarray]) -> None:
-        with self._changed:
-            self._newest = arrays
-            self._changed.notify_all()
 
 
 class NewestReader:

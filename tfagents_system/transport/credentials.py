@@ -137,12 +137,6 @@ def check_credentials(folder: Path, side: str) -> list[str]:
     return findings
 
 
-def days_left(folder: Path, side: str) -> int:
-    """Time until the first of one side's certificates expires."""
-    end = min(_load(folder / name).not_valid_after_utc for name in ("ca.pem", f"{side}.pem"))
-    return (end - _now()).days
-
-
 def read_password(path: Path | None) -> str:
     """The content of SAC_PASSWORD_FILE without surrounding white space; empty if there is none.
 

@@ -12,7 +12,6 @@ import dataclasses
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import UserError
@@ -90,28 +89,17 @@ def join(
     paths.heartbeats.mkdir(parents=True, exist_ok=True)
     remembered = {"token": secrets.token_hex(16), **(read_json(paths.slot(role)) or {})}
     kind = TRAINER if role == TRAINER else settings.variables.worker_role
-    if is_plain(server, settings.variables.credentials_dir):
+    if settings.variables.credentials_dir is not None:
+        membership = _join_elsewhere(kind, server, stop, paths, remembered, settings, say)
+    elif peers.address_here(server) is not None:
         membership = _join_here(kind, server, stop, remembered.get("slot"), settings)
     else:
-        membership = _join_elsewhere(kind, server, stop, paths, remembered, settings, say)
-    write_json(paths.slot(role), {**remembered, "slot": membership.worker_id, "run": membership.run})
-    return membership
-
-
-def is_plain(server: str, credentials: Path | None) -> bool:
-    """Whether a server is Reverb itself, which other machines cannot reach.
-
-    Raises:
-      UserError: It is on another machine, and there are no credentials for it.
-    """
-    if credentials is not None:
-        return False
-    if peers.address_here(server) is None:
         raise UserError(
             f"the server {server} is another machine, and SAC_CREDENTIALS_DIR is not set: give the folder with the "
             "run's credentials (sac join --credentials DIR)"
         )
-    return True
+    write_json(paths.slot(role), {**remembered, "slot": membership.worker_id, "run": membership.run})
+    return membership
 
 
 def _join_here(kind: str, server: str, stop: Callable[[], bool], wanted: int | None, settings: Settings) -> Membership:

@@ -36,7 +36,6 @@ from tfagents_system.machine import peers
 _PT_DYNAMIC = 2
 _DT_NULL, _DT_PLTRELSZ, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ, _DT_JMPREL = 0, 2, 5, 6, 7, 8, 23
 _PROGRAM_HEADER_BYTES, _SYMBOL_BYTES, _RELOCATION_BYTES = 56, 24, 24  # of 64-bit ELF
-_PROT_WRITE = 2
 _MAPPED_LOOPBACK = ipaddress.IPv6Address("::ffff:127.0.0.1").packed
 _EVERY_IPV6 = (ipaddress.IPv6Address("::").packed, ipaddress.IPv6Address("::ffff:0.0.0.0").packed)
 _BIND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, use_errno=True)
@@ -273,31 +272,13 @@ def _slots(base: int, dynamic: int, symbol: bytes) -> Iterator[int]:
 
 
 def _write_pointer(slot: int, value: int) -> None:
-    """Writes one entry, on a page that is read-only where the object was linked with RELRO.
+    """Writes one entry; its page, which is read-only where the object was linked with RELRO, stays writable.
 
     Raises:
       OSError: The system does not allow it.
     """
-    page = slot - slot % mmap.PAGESIZE
-    rights = _rights(page)
-    if rights & _PROT_WRITE:
-        ctypes.c_uint64.from_address(slot).value = value
-        return
-    _protect(page, rights | _PROT_WRITE)
-    ctypes.c_uint64.from_address(slot).value = value
-    _protect(page, rights)
-
-
-def _rights(page: int) -> int:
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        first, last = (int(end, 16) for end in line.split(" ", 1)[0].split("-"))
-        if first <= page < last:
-            return sum(right for letter, right in zip("rwx", (1, 2, 4), strict=True) if letter in line.split()[1])
-    raise OSError(errno.EFAULT, f"nothing is mapped at {page:#x}")
-
-
-def _protect(page: int, rights: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), rights) != 0:
+    page, libc = slot - slot % mmap.PAGESIZE, ctypes.CDLL(None, use_errno=True)
+    if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_WRITE) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"mprotect: {errno.errorcode.get(number, number)}")
+    ctypes.c_uint64.from_address(slot).value = value

@@ -54,7 +54,6 @@ _HOLD_SECS = 60.0
 _RETRY_SECS = 2.0
 _FAREWELL_SECS = 5.0
 _SPEAK_SECS = 60.0
-_FEW_DAYS = 14
 _LONGEST_FOLDER = 60  # A Unix socket's path has at most 107 bytes.
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -384,13 +383,9 @@ def check_path(
       identity: Of this side's inputs (see `identity_of`); None skips the comparison.
       timeout_secs: For each step.
     """
-    from tfagents_system.transport.credentials import CLIENT, days_left
-
     findings = Findings()
     with findings.catching(NAME):
         route = route_to(address, Hello(CHECK, dict(identity or {})), credentials, password_file)
-        if (days := days_left(Path(route.folder), CLIENT)) < _FEW_DAYS:
-            findings.note(NAME, f"the certificates in {route.folder} expire in {days} days")
         where = f"the gateway at {address}"
         try:
             answer = _ask(route, timeout_secs)
