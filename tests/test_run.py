@@ -96,7 +96,7 @@ def returns(lines: list[str]) -> list[float]:
 
 def test_numbers_of_every_episode_then_mean_and_spread(capsys: Any, saved: RunPaths) -> None:
     lines = play(capsys, saved, "--num_episodes", "3", "--no_video", "--seed", "108")
-    assert "policy_checkpoint_0000000024" in lines[0]
+    assert lines[0] == f"policy_checkpoint_0000000016 (best) of {saved.exp_dir}"
     values = returns(lines)
     assert len(values) == 3 and all(", 5 steps, success" in line for line in lines[1:4])
     mean, spread = map(float, re.findall(r"^mean return (\S+) \+- (\S+) ", lines[-1])[0])
@@ -132,18 +132,30 @@ def test_videos_do_not_change_the_returns(capsys: Any, saved: RunPaths, tmp_path
     lines = play(capsys, saved, *flags, "--video_dir", str(tmp_path / "videos"))
     assert returns(lines) == numbers
     videos = sorted((tmp_path / "videos").iterdir())
-    assert [video.name for video in videos] == [f"policy_checkpoint_0000000024_seed_5_episode_{k}.mp4" for k in (1, 2)]
+    assert [video.name for video in videos] == [f"policy_checkpoint_0000000016_seed_5_episode_{k}.mp4" for k in (1, 2)]
     assert str(videos[0]) in lines[1]
     reader: Any = imageio.get_reader(videos[0])
     frames = [np.asarray(frame) for frame in reader]
     assert len(frames) == 6 and np.any(frames[0] != frames[-1])
 
 
+def test_an_environment_that_can_not_be_drawn_is_played_without_a_video(
+    capsys: Any, saved: RunPaths, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.py"
+    other.write_text(saved.params.read_text().replace("    def step(", "    render = None\n    def step("))
+    lines = play(capsys, saved, "--num_episodes", "2", "--params", str(other), "--video_dir", str(tmp_path / "videos"))
+    assert lines[1].startswith("note: no video: Noisy can't be drawn (TypeError") and "--no_video" not in lines[1]
+    assert len(returns(lines)) == 2 and not (tmp_path / "videos").exists()
+    with pytest.raises(UserError, match="a montage needs pictures"):
+        play(capsys, saved, "--montage", "--params", str(other))
+
+
 def test_videos_go_to_the_run_directory_and_nothing_else_does(capsys: Any, saved: RunPaths) -> None:
     before = {path for path in saved.exp_dir.rglob("*")}
     play(capsys, saved, "--no_video")
     assert {path for path in saved.exp_dir.rglob("*")} == before
-    play(capsys, saved, "--checkpoint", "best")
+    play(capsys, saved)
     new = {path for path in saved.exp_dir.rglob("*")} - before
     assert {path.name for path in new} == {"videos", "policy_checkpoint_0000000016_seed_0_episode_1.mp4"}
 
@@ -176,6 +188,7 @@ def test_run_without_an_evaluation(saved: RunPaths, tmp_path: Path) -> None:
     shutil.copytree(saved.policy_checkpoints, copy.policy_checkpoints)
     with pytest.raises(UserError, match="no policy was evaluated yet: wait for an evaluation, or take latest"):
         run.find_checkpoint(copy, "best")
+    assert run.find_checkpoint(copy).name == "policy_checkpoint_0000000024"
 
 
 def test_run_without_checkpoints(tmp_path: Path) -> None:

@@ -77,34 +77,38 @@ def best_checkpoint(paths: RunPaths) -> str | None:
     return None if name is None else str(name)
 
 
-def find_checkpoint(paths: RunPaths, name: str) -> Path:
+def find_checkpoint(paths: RunPaths, name: str | None = None) -> Path:
     """The folder of a policy checkpoint.
 
     Args:
-      name: Its name, `latest` or `best`.
+      name: Its name, `latest` or `best`; None: the best, or the latest where no policy was evaluated.
 
     Raises:
       UserError: There is none of that name.
     """
-    found = checkpoint_names(paths)
-    if not found:
+    names, best = checkpoint_names(paths), best_checkpoint(paths)
+    if not names:
         raise UserError(f"{paths.exp_dir} has no policy yet: wait for the run's first checkpoint")
-    there_are = f"there are {', '.join(found)}"
-    if name == "latest":
-        name = found[-1]
-    elif name == "best":
-        best = best_checkpoint(paths)
-        if best is None:
-            raise UserError(
-                f"{paths.exp_dir} has no best checkpoint, no policy was evaluated yet: wait for an evaluation, or "
-                f"take latest ({there_are})"
-            )
-        name = best
-    name = name.rstrip("/")
-    if name not in found:
+    there_are = f"there are {', '.join(names)}"
+    if name == "best" and best is None:
+        raise UserError(
+            f"{paths.exp_dir} has no best checkpoint, no policy was evaluated yet: wait for an evaluation, or take "
+            f"latest ({there_are})"
+        )
+    name = {None: best if best in names else names[-1], "best": best, "latest": names[-1]}.get(name) or str(
+        name
+    ).rstrip("/")
+    if name not in names:
         meant = is_meant(name, ("best", "latest"))
         raise UserError(f"{paths.policy_checkpoints} has no checkpoint {name}{meant}: {there_are}, latest and best")
     return paths.policy_checkpoints / name
+
+
+def checkpoint_in_words(paths: RunPaths, checkpoint: Path) -> str:
+    """`policy_checkpoint_0000004800 (best) of logs/pendulum`."""
+    roles = {"best": best_checkpoint(paths), "latest": checkpoint_names(paths)[-1]}
+    words = " and ".join(role for role, name in roles.items() if name == checkpoint.name)
+    return f"{checkpoint.name}{f' ({words})' if words else ''} of {paths.exp_dir}"
 
 
 def milestones(paths: RunPaths) -> list[Path]:
@@ -115,13 +119,11 @@ def milestones(paths: RunPaths) -> list[Path]:
     Raises:
       UserError: There is none.
     """
-    latest = find_checkpoint(paths, "latest").name
-    names = checkpoint_names(paths)
-    best = best_checkpoint(paths)
-    up_to = names[: names.index(best if best in names else latest) + 1]
-    chosen = dict.fromkeys((up_to[0], up_to[len(up_to) // 2], up_to[-1]))
+    last, names = find_checkpoint(paths).name, checkpoint_names(paths)
+    up_to = names[: names.index(last) + 1]
+    chosen = dict.fromkeys((up_to[0], up_to[len(up_to) // 2], last))
     if len(chosen) < 3:
-        chosen[latest] = None
+        chosen[names[-1]] = None
     return [paths.policy_checkpoints / name for name in chosen]
 
 
