@@ -44,10 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from absl import logging
 
     from tfagents_system.playing import export_files
-    from tfagents_system.policies import exports
+    from tfagents_system.policies.files import require
 
     if "onnx" in formats:
-        exports.require("tf2onnx", "onnxruntime")
+        require("tf2onnx", "onnxruntime")
     logging.set_verbosity(logging.ERROR)
     print(checkpoint_in_words(paths, checkpoint), flush=True)
     try:
@@ -76,8 +76,7 @@ def _write(source: Any, name: str, folder: Path, may_leave_out: bool) -> bool:
         print(f"{name}: left out, {error}", flush=True)
         return False
     notes = export_files.notes(path)
-    most = f"{difference:.1e}" if difference else "a rounding"
-    print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {most} at most{notes}", flush=True)
+    print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {difference:.1e} at most{notes}", flush=True)
     return True
 
 
