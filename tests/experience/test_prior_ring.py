@@ -73,7 +73,7 @@ def test_actions_outside_of_the_space_are_told(tmp_path: Path) -> None:
     columns.write(tmp_path / "demos.npz", [far])
     notes: list[str] = []
     build([tmp_path / "demos.npz"], tmp_path / "made", FORM, notes.append)
-    assert len(notes) == 1 and "demos.npz: 1 of 4 actions (25%) are outside of the action space" in notes[0]
+    assert len(notes) == 1 and "demos.npz: 1 of 4 actions (25.00%) are outside of the action space" in notes[0]
 
 
 def test_all_that_does_not_fit_is_told_together(tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ def changed(**arrays: Any) -> Any:
         (changed(actions=None), "has no actions: it has"),
         (
             changed(terminations=np.zeros(12)),
-            r"different numbers of rows, 12 \(terminations\) and 13 \(observations, .*: give each one row a step",
+            r"different numbers of rows \(observations 13, .*terminations 12.*\): give each one row a step",
         ),
         (changed(next_observations=np.zeros((13, 2))), r"shape \[13, 3\], and next_observations \[13, 2\]"),
-        (changed(action_was_greedy=np.zeros(13), observations=None), "give the run's directory, or what `python -m"),
+        (changed(observations=None, **{"rewards/a": np.zeros(13)}), "has no observations: it has"),
         (
             changed(terminations=np.zeros(13, bool), truncations=np.zeros(13, bool)),
             "next_observations of 2 rows, the first of row 4, are not the observations of the next row",

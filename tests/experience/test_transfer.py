@@ -199,7 +199,7 @@ def test_where_an_export_can_not_go_is_told_first_and_no_half_of_it_stays(
     for out, told in (
         ("data.npz", "exists: give another name"),
         ("out.csv", "must end with .npz, or be minari"),
-        ("no/out.npz", "no is no folder that can be written to: make it"),
+        ("no/out.npz", "no is no folder: make it"),
     ):
         with pytest.raises(UserError, match=f"--out={tmp_path}/{out}.*{told}"):
             transfer.export(str(tmp_path / "nowhere"), str(tmp_path / out), lambda text: None)
@@ -225,7 +225,7 @@ def test_what_is_seldom_meant_is_told(tmp_path: Path, files: dict[str, str]) -> 
     columns.write(tmp_path / "data.npz", [long, episode(5, 1, True)])
     stored, _, notes = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
     assert len(notes) == 2 and all(note.startswith(f"{tmp_path}/data.npz: ") for note in notes)
-    assert "2 of 35 actions (5.7%) are outside of the action space, the furthest action is -100 in [-2, 2]" in notes[0]
+    assert "2 of 35 actions (5.71%) are outside of the action space and count as the nearest ones inside" in notes[0]
     assert "1 of 2 episodes are longer than the horizon of 20 steps, the longest has 30" in notes[1]
     assert next(episodes_of(stored)).action[0][[3, 5], 0].tolist() == [-1.0, 1.0]
 

@@ -84,7 +84,7 @@ def test_signatures_of_saved_models_have_a_name_for_each_leaf(run: tuple[RunPath
     assert {"arg_0_observation_goal_bottom_burner", "arg_0_observation_A_b", "arg_0_observation_1"} <= set(names)
 
 
-@pytest.mark.parametrize("format_name", ["numpy", "tflite", "onnx"])
+@pytest.mark.parametrize("format_name", ["tflite", "onnx"])
 def test_exported_files_act_as_the_saved_model(
     format_name: str, params: KitchenParams, run: tuple[RunPaths, Path], tmp_path: Path
 ) -> None:

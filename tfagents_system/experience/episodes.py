@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -80,9 +81,9 @@ class _Numbered:
         part, last = self._open.pop(key, (None, 0))
         row = last - first
         if part is not None and segment.history <= row < segment.num_rows:
-            return _joined(part, _as_part(segment, row))
+            return _joined(part, segment, row - segment.history)
         self._cut += [part] if part is not None else []  # A segment between them is not there any more.
-        return _as_part(segment, segment.history)
+        return _part(segment, 0)
 
     def keep(self, part: StoredEpisode, segment: Segment) -> None:
         """Its episode goes on behind this segment."""
@@ -104,41 +105,34 @@ class _Alike:
     """Parts of episodes of which nothing says which segment comes next, by their last observation."""
 
     def __init__(self) -> None:
-        self._open: dict[bytes, list[tuple[StoredEpisode, range]]] = {}  # With numbers of steps that may be deferred.
-        self._most_deferred = 0
+        self._open: dict[tuple[int, bytes], list[StoredEpisode]] = {}  # Their deferred steps come first in the key.
+        self._deferred: set[int] = set()
 
     def continued(self, segment: Segment) -> StoredEpisode:
-        """The whole part up to the segment's end."""
-        contexts = _numbers(segment, segment.context)
-        most = min(contexts[-1] + self._most_deferred, len(segment.reward) - 1)
+        """The whole part up to the segment's end. The segment repeats its context and the part's deferred steps."""
+        context = 0 if segment.starts_episode else segment.context
+        most_first = sorted(self._deferred, reverse=True)
         # Segments of other runs may have a context that they do not repeat (replay/filling.py).
-        for is_exact in (True, False):
-            for repeated in range(most, -1, -1):
-                row = segment.history + repeated
-                parts = self._open.get(_key(segment.observation, row), [])
-                for place, (part, deferred) in enumerate(parts):
-                    is_expected = any(repeated - context in deferred for context in contexts)
-                    if (is_expected or not is_exact) and _repeats(segment, part, repeated):
+        for before in dict.fromkeys((context, 0)):
+            for deferred in most_first:
+                repeated = before + deferred
+                if repeated >= len(segment.reward):
+                    continue
+                parts = self._open.get((deferred, _key(segment.observation, segment.history + repeated)), [])
+                for place, part in enumerate(parts):
+                    if _repeats(segment, part, repeated):
                         del parts[place]
-                        return _joined(part, _as_part(segment, row))
-        return _as_part(segment, segment.history)
+                        return _joined(part, segment, repeated)
+        return _part(segment, 0)
 
     def keep(self, part: StoredEpisode, segment: Segment) -> None:
-        """Its episode goes on behind this segment."""
-        deferred = _numbers(segment, segment.deferred)
-        self._most_deferred = max(self._most_deferred, deferred[-1])
-        self._open.setdefault(_key(part.observation, -1), []).append((part, deferred))
+        """Its episode goes on behind this segment. Where no sample starts in it, all its steps are deferred."""
+        deferred = segment.deferred if segment.num_starts else len(segment.reward)
+        self._deferred.add(deferred)
+        self._open.setdefault((deferred, _key(part.observation, -1)), []).append(part)
 
     def rest(self) -> Iterator[StoredEpisode]:
-        return (part for parts in self._open.values() for part, _ in parts)
-
-
-def _numbers(segment: Segment, told: int) -> range:
-    """Numbers of steps that a segment may have as context, or deferred, where a ring tells this many.
-
-    Where no sample starts anywhere in it, nothing tells its context from what is deferred.
-    """
-    return range(told, told + 1) if segment.num_starts else range(len(segment.reward) + 1)
+        return (part for parts in self._open.values() for part in parts)
 
 
 def _repeats(segment: Segment, part: StoredEpisode, repeated: int) -> bool:
@@ -146,58 +140,65 @@ def _repeats(segment: Segment, part: StoredEpisode, repeated: int) -> bool:
     steps = len(part.reward)
     if repeated > steps or (segment.starts_episode and not (part.starts and repeated == steps)):
         return False
-    last = slice(steps - repeated, steps)
-    own = [*segment.action, segment.reward, segment.discount]
-    theirs = [*part.action, part.reward, part.discount]
     before = min(segment.history, steps - repeated)
-    rows = slice(segment.history - before, segment.history + repeated)
-    return all(np.array_equal(ours[:repeated], each[last]) for ours, each in zip(own, theirs, strict=True)) and all(
-        np.array_equal(ours[rows], each[steps - repeated - before : steps])
-        for ours, each in zip(segment.observation, part.observation, strict=True)
+    ours = _columns(segment, 0, repeated) | {
+        "observation": [leaf[segment.history - before : segment.history + repeated] for leaf in segment.observation]
+    }
+    theirs = _columns(part, steps - repeated, steps) | {
+        "observation": [leaf[steps - repeated - before : steps] for leaf in part.observation]
+    }
+    return all(
+        np.array_equal(*pair)
+        for name in ("observation", "action", "reward", "discount")
+        for pair in zip(ours[name], theirs[name], strict=True)
     )
 
 
-def _as_part(segment: Segment, row: int) -> StoredEpisode:
-    """A segment from one of its rows on."""
-    step = row - segment.history
+def _columns(source: Segment | StoredEpisode, begin: int, end: int) -> dict[str, Any]:
+    """The columns of the steps from `begin` to `end`, without a segment's history."""
+    history = source.history if isinstance(source, Segment) else 0
+
+    def part(column: np.ndarray | None, first: int, last: int) -> np.ndarray | None:
+        return None if column is None else column[first:last]
+
+    return {
+        "observation": [leaf[history + begin : history + end + 1] for leaf in source.observation],
+        "action": [leaf[begin:end] for leaf in source.action],
+        "reward": source.reward[begin:end],
+        "discount": source.discount[begin:end],
+        "returns": part(source.returns, begin, end),
+        "explored": part(source.explored, begin, end),
+        "potential": part(source.potential, history + begin, history + end + 1),
+    }
+
+
+def _part(segment: Segment, step: int) -> StoredEpisode:
+    """A segment from one of its steps on."""
     return StoredEpisode(
-        observation=[leaf[row:] for leaf in segment.observation],
-        action=[leaf[step:] for leaf in segment.action],
-        reward=segment.reward[step:],
-        discount=segment.discount[step:],
+        **_columns(segment, step, len(segment.reward)),
         starts=segment.starts_episode,
         ends=segment.ends_episode,
-        returns=_part(segment.returns, step),
-        explored=_part(segment.explored, step),
-        potential=_part(segment.potential, row),
         held_out=segment.held_out,
     )
 
 
-def _joined(first: StoredEpisode, second: StoredEpisode) -> StoredEpisode:
-    def both(ours: list[np.ndarray], theirs: list[np.ndarray]) -> list[np.ndarray]:
-        return [np.concatenate(pair) for pair in zip(ours, theirs, strict=True)]
+def _joined(part: StoredEpisode, segment: Segment, step: int) -> StoredEpisode:
+    """A part, and a segment from the step on that comes next."""
+    second = _part(segment, step)
+    without_last = [leaf[:-1] for leaf in part.observation]
+    potential = None if part.potential is None else part.potential[:-1]
+    first = dataclasses.replace(part, observation=without_last, potential=potential)
 
-    return StoredEpisode(
-        observation=both([leaf[:-1] for leaf in first.observation], second.observation),
-        action=both(first.action, second.action),
-        reward=np.concatenate([first.reward, second.reward]),
-        discount=np.concatenate([first.discount, second.discount]),
-        starts=first.starts,
-        ends=second.ends,
-        returns=_both(first.returns, second.returns),
-        explored=_both(first.explored, second.explored),
-        potential=_both(_part(first.potential, 0, -1), second.potential),
-        held_out=first.held_out,
-    )
+    def both(name: str) -> Any:
+        ours, theirs = getattr(first, name), getattr(second, name)
+        if isinstance(ours, list):
+            return [np.concatenate(pair) for pair in zip(ours, theirs, strict=True)]
+        return None if ours is None or theirs is None else np.concatenate([ours, theirs])
+
+    return dataclasses.replace(first, ends=second.ends, **{name: both(name) for name in _COLUMNS})
 
 
-def _part(column: np.ndarray | None, begin: int, end: int | None = None) -> np.ndarray | None:
-    return None if column is None else column[begin:end]
-
-
-def _both(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
-    return None if first is None or second is None else np.concatenate([first, second])
+_COLUMNS = ("observation", "action", "reward", "discount", "returns", "explored", "potential")
 
 
 def _key(observation: Sequence[np.ndarray], row: int) -> bytes:
@@ -207,11 +208,13 @@ def _key(observation: Sequence[np.ndarray], row: int) -> bytes:
 def write_ring(folder: Path, layout: Layout, episodes: Sequence[StoredEpisode]) -> Ring:
     """Makes a ring that holds exactly these episodes, cut into segments as workers cut them."""
     most = layout.max_segment_steps(None)
-    numbers = [None if layout.episode is None else number for number in range(len(episodes))]
-    pairs = zip(episodes, numbers, strict=True)
-    segments = [segment for episode, number in pairs for segment in segments_of(episode, most, number)]
-    rows = sum(segment.num_rows for segment in segments)
-    ring = Ring.open(folder, layout, rows, max(segment.num_rows for segment in segments))
+    segments = [
+        segment
+        for number, episode in enumerate(episodes)
+        for segment in segments_of(episode, most, None if layout.episode is None else number)
+    ]
+    rows = [segment.num_rows for segment in segments]
+    ring = Ring.open(folder, layout, sum(rows), max(rows))
     ring.take_over(segments)
     ring.make_durable()
     return ring
@@ -230,12 +233,6 @@ def segments_of(episode: StoredEpisode, most: int, number: int | None = None) ->
             end_of_iteration=False,
             starts_episode=episode.starts and begin == 0,
             ends_episode=episode.ends and end == steps,
-            observation=[leaf[begin : end + 1] for leaf in episode.observation],
-            action=[leaf[begin:end] for leaf in episode.action],
-            reward=episode.reward[begin:end],
-            discount=episode.discount[begin:end],
-            returns=_part(episode.returns, begin, end),
-            explored=_part(episode.explored, begin, end),
-            potential=_part(episode.potential, begin, end + 1),
             episode=None if number is None else np.array([[number, begin]], np.int64),
+            **_columns(episode, begin, end),
         )

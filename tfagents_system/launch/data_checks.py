@@ -113,12 +113,12 @@ def _texts(prior_data: Any) -> list[str]:
 
 
 def _conversion(params: TrainParamsBase, specs: bytes) -> Conversion:
-    from tfagents_system.experience.conversion import conversion_for
+    from tfagents_system.experience.conversion import Conversion
 
     with tempfile.NamedTemporaryFile(suffix=".pbtxt") as file:
         file.write(specs)
         file.flush()
-        return conversion_for(params, Path(file.name))
+        return Conversion.of(params, Path(file.name))
 
 
 # Another run (SAC_FROM).
@@ -172,7 +172,7 @@ def _compare_actions(taken: Taken, run_specs: tuple[Any, Any, Any], findings: Fi
     """Agents of the same layers may have learned other actions: rows of another table, or shares of other bounds."""
     from tfagents_system.envs.actions import actions_of, in_words
     from tfagents_system.envs.specs import load_actions
-    from tfagents_system.experience.ring_actions import SPECS, mean_the_same
+    from tfagents_system.experience.conversion import SPECS, mean_the_same
 
     file = Path(taken.run) / SPECS
     if not file.is_file():
