@@ -107,32 +107,6 @@ def test_a_kill_at_any_moment_of_an_import_leaves_nothing_or_all(
     assert_are_the_episodes(StoredRing(out))
 
 
-def test_two_imports_into_one_folder_never_mix(
-    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    columns.write(tmp_path / "data.npz", EPISODES)
-    partial, rename = tmp_path / ".imported.partial", Path.rename
-
-    def begin_another(path: Path, target: Path) -> Path:
-        """A second import begins right after the first one has put its folder in place."""
-        with pytest.raises(UserError, match="is of an import under way"):
-            imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
-        renamed = rename(path, target)
-        partial.mkdir()
-        (partial / "of_another").touch()
-        return renamed
-
-    monkeypatch.setattr(Path, "rename", begin_another)
-    stored, _, _ = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
-    assert_are_the_episodes(stored)
-    assert [path.name for path in partial.iterdir()] == ["of_another"]
-    monkeypatch.undo()
-    shutil.rmtree(partial)
-    with pytest.raises(UserError, match="can't be written"):
-        imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
-    assert not partial.exists()
-
-
 def test_numbers_keep_their_types_in_files(tmp_path: Path) -> None:
     """Pixels of an image above all: as other numbers they are refused."""
     rows = np.arange(6)[:, None]

@@ -55,84 +55,67 @@ def episodes_of(stored: StoredRing) -> Iterator[StoredEpisode]:
     the steps which the segment repeats, and with the observation behind them. Two episodes that are alike there may be
     mixed; each step is in one of them.
     """
-    numbered, alike, lone = _Numbered(), _Alike(), stored.lone_episodes()
+    parts, lone = _OpenParts(), stored.lone_episodes()
     for segment in stored.segments():
-        number = None if segment.episode is None else int(segment.episode[0, 0])
-        parts: _Numbered | _Alike = alike if number is None or number in lone else numbered
-        part = parts.continued(segment)
+        is_numbered = segment.episode is not None and int(segment.episode[0, 0]) not in lone
+        part = parts.continued(segment, is_numbered)
         if segment.ends_episode:
             yield part
         else:
-            parts.keep(part, segment)
-    yield from numbered.rest()
-    yield from alike.rest()
+            parts.keep(part, segment, is_numbered)
+    yield from parts.rest()
 
 
-class _Numbered:
-    """Parts of episodes whose numbers say what belongs together."""
+class _OpenParts:
+    """Parts of episodes that go on, by their last observation: its place in the episode, or how it looks."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[int, int], tuple[StoredEpisode, int]] = {}  # With the place of its last observation.
-        self._cut: list[StoredEpisode] = []
+        self._parts: dict[tuple[Any, ...], list[StoredEpisode]] = {}
+        self._deferred: set[int] = set()  # By so many steps samples of unnumbered parts may be deferred.
 
-    def continued(self, segment: Segment) -> StoredEpisode:
+    def continued(self, segment: Segment, is_numbered: bool) -> StoredEpisode:
         """The whole part up to the segment's end."""
-        key, first = self._place(segment)
-        part, last = self._open.pop(key, (None, 0))
-        row = last - first
-        if part is not None and segment.history <= row < segment.num_rows:
-            return _joined(part, segment, row - segment.history)
-        self._cut += [part] if part is not None else []  # A segment between them is not there any more.
+        for key, repeated in self._continued_by(segment, is_numbered):
+            parts = self._parts.get(key, [])
+            for place, part in enumerate(parts):
+                if _repeats(segment, part, repeated):
+                    del parts[place]
+                    return _joined(part, segment, repeated)
         return _part(segment, 0)
 
-    def keep(self, part: StoredEpisode, segment: Segment) -> None:
+    def keep(self, part: StoredEpisode, segment: Segment, is_numbered: bool) -> None:
         """Its episode goes on behind this segment."""
-        key, first = self._place(segment)
-        self._open[key] = part, first + segment.num_rows - 1
+        if is_numbered:
+            key = _numbered_key(segment, segment.num_rows - 1)
+        else:  # Where no sample starts in a segment, all its steps are deferred.
+            deferred = segment.deferred if segment.num_starts else len(segment.reward)
+            self._deferred.add(deferred)
+            key = deferred, _bytes(part.observation, -1)
+        self._parts.setdefault(key, []).append(part)
 
     def rest(self) -> Iterator[StoredEpisode]:
-        yield from self._cut
-        yield from (part for part, _ in self._open.values())
+        return (part for parts in self._parts.values() for part in parts)
 
-    @staticmethod
-    def _place(segment: Segment) -> tuple[tuple[int, int], int]:
-        assert segment.episode is not None
-        number, first = segment.episode[0].tolist()
-        return (segment.worker_id, number), first
-
-
-class _Alike:
-    """Parts of episodes of which nothing says which segment comes next, by their last observation."""
-
-    def __init__(self) -> None:
-        self._open: dict[tuple[int, bytes], list[StoredEpisode]] = {}  # Their deferred steps come first in the key.
-        self._deferred: set[int] = set()
-
-    def continued(self, segment: Segment) -> StoredEpisode:
-        """The whole part up to the segment's end. The segment repeats its context and the part's deferred steps."""
+    def _continued_by(self, segment: Segment, is_numbered: bool) -> Iterator[tuple[tuple[Any, ...], int]]:
+        """Keys of the parts that a segment may continue, and how many of their steps it repeats."""
+        if is_numbered:
+            for repeated in range(len(segment.reward)):
+                yield _numbered_key(segment, segment.history + repeated), repeated
+            return
+        # It repeats its context, and what the part has deferred. Segments of other runs may have a context that they do
+        # not repeat (replay/filling.py).
         context = 0 if segment.starts_episode else segment.context
-        most_first = sorted(self._deferred, reverse=True)
-        # Segments of other runs may have a context that they do not repeat (replay/filling.py).
         for before in dict.fromkeys((context, 0)):
-            for deferred in most_first:
-                repeated = before + deferred
-                if repeated >= len(segment.reward):
-                    continue
-                parts = self._open.get((deferred, _key(segment.observation, segment.history + repeated)), [])
-                for place, part in enumerate(parts):
-                    if _repeats(segment, part, repeated):
-                        del parts[place]
-                        return _joined(part, segment, repeated)
-        return _part(segment, 0)
+            for deferred in sorted(self._deferred, reverse=True):
+                if (repeated := before + deferred) < len(segment.reward):
+                    yield (deferred, _bytes(segment.observation, segment.history + repeated)), repeated
 
-    def keep(self, part: StoredEpisode, segment: Segment) -> None:
-        """Its episode goes on behind this segment. Where no sample starts in it, all its steps are deferred."""
-        deferred = segment.deferred if segment.num_starts else len(segment.reward)
-        self._deferred.add(deferred)
-        self._open.setdefault((deferred, _key(part.observation, -1)), []).append(part)
 
-    def rest(self) -> Iterator[StoredEpisode]:
-        return (part for parts in self._open.values() for part in parts)
+def _numbered_key(segment: Segment, row: int) -> tuple[int, int, int]:
+    """Worker, episode, and the row's place in it."""
+    assert segment.episode is not None
+    number, first = segment.episode[0].tolist()
+    return segment.worker_id, number, first + row
 
 
 def _repeats(segment: Segment, part: StoredEpisode, repeated: int) -> bool:
@@ -141,17 +124,12 @@ def _repeats(segment: Segment, part: StoredEpisode, repeated: int) -> bool:
     if repeated > steps or (segment.starts_episode and not (part.starts and repeated == steps)):
         return False
     before = min(segment.history, steps - repeated)
-    ours = _columns(segment, 0, repeated) | {
-        "observation": [leaf[segment.history - before : segment.history + repeated] for leaf in segment.observation]
-    }
-    theirs = _columns(part, steps - repeated, steps) | {
-        "observation": [leaf[steps - repeated - before : steps] for leaf in part.observation]
-    }
-    return all(
-        np.array_equal(*pair)
-        for name in ("observation", "action", "reward", "discount")
-        for pair in zip(ours[name], theirs[name], strict=True)
-    )
+    end, last = segment.history + repeated, slice(steps - repeated, steps)
+    ours = [leaf[segment.history - before : end] for leaf in segment.observation]
+    ours += [column[:repeated] for column in (*segment.action, segment.reward, segment.discount)]
+    theirs = [leaf[steps - repeated - before : steps] for leaf in part.observation]
+    theirs += [column[last] for column in (*part.action, part.reward, part.discount)]
+    return all(np.array_equal(*pair) for pair in zip(ours, theirs, strict=True))
 
 
 def _columns(source: Segment | StoredEpisode, begin: int, end: int) -> dict[str, Any]:
@@ -201,7 +179,7 @@ def _joined(part: StoredEpisode, segment: Segment, step: int) -> StoredEpisode:
 _COLUMNS = ("observation", "action", "reward", "discount", "returns", "explored", "potential")
 
 
-def _key(observation: Sequence[np.ndarray], row: int) -> bytes:
+def _bytes(observation: Sequence[np.ndarray], row: int) -> bytes:
     return b"".join(leaf[row].tobytes() for leaf in observation)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -21,29 +20,23 @@ from tfagents_system.transport.segments import Segment
 Tell = Callable[[str], None]
 
 
-@dataclasses.dataclass(frozen=True)
-class PriorForm:
-    """How prior data is stored.
-
-    Attributes:
-      conversion: From data sets to what the run stores.
-      sequence_length: Of the run's samples; None: transitions.
-      frame_stack: How many frames of which leaves samples see at once.
-    """
-
-    conversion: Conversion
-    sequence_length: int | None = None
-    frame_stack: FrameStack = 1
-
-
-def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Tell) -> str:
+def build(
+    sources: Sequence[Path | str],
+    folder: Path,
+    conversion: Conversion,
+    tell: Tell,
+    sequence_length: int | None = None,
+    frame_stack: FrameStack = 1,
+) -> str:
     """Makes a ring that holds all of the sources, in a new folder.
 
     Args:
       sources: Run directories, folders with a ring, `.npz` files, Minari data sets.
       folder: Does not exist.
-      form: Of the run.
+      conversion: From data sets to what the run stores.
       tell: Called with what was decided about the data.
+      sequence_length: Of the run's samples; None: transitions.
+      frame_stack: How many frames of which leaves samples see at once.
 
     Returns:
       What it holds, in words.
@@ -51,10 +44,11 @@ def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Te
     Raises:
       UserError: A source can't be read, does not fit, or has numbers that are not finite; with all that is wrong.
     """
+    most = conversion.layout.max_segment_steps(sequence_length)
     read, findings = dict[str, Callable[[], Iterable[Segment]]](), list[str]()
     for source in map(str, sources):
         try:
-            read[source] = _segments(source, form, tell)
+            read[source] = _segments(source, conversion, most, tell)
         except UserError as error:
             findings += [f"prior_data: {finding}" for finding in error.findings]
     if findings:
@@ -62,9 +56,9 @@ def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Te
     sizes = [segment.num_rows for segments in read.values() for segment in segments()]
     if not sizes:
         raise UserError("prior_data holds no step: give another data set")
-    ring = Ring.open(folder, form.conversion.layout, sum(sizes), max(sizes))
+    ring = Ring.open(folder, conversion.layout, sum(sizes), max(sizes))
     for source, segments in read.items():
-        add_segments(ring, segments(), Path(source), form.frame_stack)
+        add_segments(ring, segments(), Path(source), frame_stack)
     if not ring.training_steps:
         raise UserError("prior_data holds no step that may be trained on, all of it was held out: give another run")
     ring.make_durable()
@@ -72,20 +66,19 @@ def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Te
     return f"{', '.join(read)}: {ring.training_steps:,} steps in {megabytes:,.1f} MiB"
 
 
-def _segments(source: str, form: PriorForm, tell: Tell) -> Callable[[], Iterable[Segment]]:
+def _segments(source: str, conversion: Conversion, most: int, tell: Tell) -> Callable[[], Iterable[Segment]]:
     """What makes or reads the segments of a source, as often as it is called."""
     has_ring = any((Path(source) / folder / DESCRIPTION).is_file() for folder in ("", "replay"))
     if has_ring and not minari_sets.is_one(source):
         stored = StoredRing(Path(source))
-        lines = differences(form.conversion.layout, stored.layout)
-        if lines := lines or action_differences(form.conversion.actions, stored):
+        lines = differences(conversion.layout, stored.layout)
+        if lines := lines or action_differences(conversion.actions, stored):
             table = "\n  ".join(lines)
             raise UserError(
                 f"{source} holds other experience than this run collects:\n  {table}\nGive a run of the same "
                 "environment and settings (action_history, action_table, normalize_rewards, potential)"
             )
         return lambda: finite(stored.segments(), f"prior_data: {source}")
-    most = form.conversion.layout.max_segment_steps(form.sequence_length)
-    episodes = stored_episodes(read_episodes(source, tell), form.conversion, source, tell, f"{source}: ")
+    episodes = stored_episodes(read_episodes(source, tell), conversion, source, tell, f"{source}: ")
     segments = [segment for number, episode in enumerate(episodes) for segment in segments_of(episode, most, number)]
     return lambda: segments

@@ -92,14 +92,15 @@ def make_prior_data(
       specs: The content of the run's specs file.
       folders: As of `prior_sources`.
     """
-    from tfagents_system.experience.prior_ring import PriorForm, build
+    from tfagents_system.experience.prior_ring import build
 
     ring = folder / "prior_data"
     with findings.catching(PRIOR):
         sources = prior_sources(params.prior_data, folders)
-        form = PriorForm(_conversion(params, specs), params.sample_form_ctor().sequence_length, params.frame_stack)
+        form = params.sample_form_ctor().sequence_length, params.frame_stack
         try:
-            findings.fact(PRIOR, build(sources, ring, form, lambda note: findings.note(PRIOR, note)))
+            made = build(sources, ring, _conversion(params, specs), lambda note: findings.note(PRIOR, note), *form)
+            findings.fact(PRIOR, made)
             return ring
         except OSError as error:
             raise UserError(f"the ring of prior_data can't be written to {folder} ({error.strerror})") from None

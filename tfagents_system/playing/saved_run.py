@@ -12,7 +12,7 @@ from typing import Any
 
 from tfagents_system.checks.spelling import is_meant
 from tfagents_system.envs.curriculum import check_curriculum
-from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, ProcessSettings
+from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import read_json
 from tfagents_system.policies.names import train_step_of
@@ -162,16 +162,13 @@ def load_run_params(paths: RunPaths | None, params_flag: str | None, config_flag
 
 def _process(run: Mapping[str, Any]) -> ProcessSettings | None:
     """As SAC_ENV_PYTHON and SAC_STEP_TIMEOUT_SECS say now; where one is not set, as the run was trained."""
-    start = run.get("start", {}).get("variables", {})
-    python, secs = start.get("env_python"), start.get("step_timeout_secs", DEFAULT_STEP_TIMEOUT_SECS)
-    values, findings = read_variables(os.environ, vars_file=None, root=_ROOT)
-    if wrong := [text for text in findings if text.startswith(("SAC_ENV_PYTHON=", "SAC_STEP_TIMEOUT_SECS="))]:
+    trained = run.get("start", {}).get("variables", {})
+    names = {"SAC_ENV_PYTHON": "env_python", "SAC_STEP_TIMEOUT_SECS": "step_timeout_secs"}
+    of_run = {name: str(trained[field]) for name, field in names.items() if trained.get(field) is not None}
+    values, findings = read_variables({**of_run, **os.environ}, vars_file=None, root=_ROOT)
+    if wrong := [text for text in findings if text.startswith(tuple(f"{name}=" for name in names))]:
         raise UserError(*wrong)
-    if "SAC_ENV_PYTHON" in os.environ:
-        python = values.get("env_python")
-    if "SAC_STEP_TIMEOUT_SECS" in os.environ:
-        secs = values.get("step_timeout_secs", secs)
-    return ProcessSettings.of({"env_python": python and Path(python), "step_timeout_secs": secs})
+    return ProcessSettings.of(values)
 
 
 def _check(env_config: dict) -> None:
