@@ -129,16 +129,16 @@ def notes(path: Path) -> str:
     return ""
 
 
-def largest_difference(source: Source, found: py_policy.PyPolicy) -> float:
+def largest_difference(source: Source, exported: py_policy.PyPolicy) -> float:
     """The largest difference of a file's actions, and of the SavedModel's, from those of the agent's network.
 
     As a share of half the action's range, or as of `network_check.regret`. Compares several steps of several episodes,
     one by one and together; NaN where an action is.
     """
-    one_by_one = [FixedPolicy(policy, source.actions, _EPISODES) for policy in (source.reference, found)]
-    state, differences = found.get_initial_state(_EPISODES), []
+    one_by_one = [FixedPolicy(policy, source.actions, _EPISODES) for policy in (source.reference, exported)]
+    state, differences = exported.get_initial_state(_EPISODES), []
     for steps, distribution in random_episodes(source.policy, _EPISODES, _STEPS, np.random.default_rng(0)):
-        together = found.action(ts.TimeStep(steps.step_type, steps.reward, steps.discount, steps.spec), state)
+        together = exported.action(ts.TimeStep(steps.step_type, steps.reward, steps.discount, steps.spec), state)
         state = together.state
         try:
             chosen = [policy.act(steps, True)[0] for policy in one_by_one]

@@ -67,8 +67,8 @@ def output_folder(text: str, flag: str) -> Path:
 
 def checkpoint_names(paths: RunPaths) -> list[str]:
     """The policy checkpoints of a run, oldest first."""
-    found = paths.policy_checkpoints.glob("policy_checkpoint_*")
-    return sorted(path.name for path in found if train_step_of(path.name) is not None and path.is_dir())
+    folders = paths.policy_checkpoints.glob("policy_checkpoint_*")
+    return sorted(path.name for path in folders if train_step_of(path.name) is not None and path.is_dir())
 
 
 def best_checkpoint(paths: RunPaths) -> str | None:
