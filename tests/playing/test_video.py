@@ -41,9 +41,9 @@ def test_video_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_each_video_is_in_its_place_and_the_last_picture_of_the_shorter_one_stays(tmp_path: Path) -> None:
-    for name, grey, frames in (("dark", 50, 3), ("bright", 200, 6)):
+    for name, grey, count in (("dark", 50, 3), ("bright", 200, 6)):
         with video.writing(tmp_path / f"{name}.mp4", 10.0) as add:
-            for _ in range(frames):
+            for _ in range(count):
                 add(np.full((240, 240, 3), grey, np.uint8))
     parts = [
         video.Part(tmp_path / "dark.mp4", "train step 1", "return 1.0"),

@@ -111,7 +111,7 @@ class _OpenParts:
                     yield (deferred, _bytes(segment.observation, segment.history + repeated)), repeated
 
 
-def _numbered_key(segment: Segment, row: int) -> tuple[int, int, int]:
+def _numbered_key(segment: Segment, row: int) -> tuple[Any, ...]:
     """Worker, episode, and the row's place in it."""
     assert segment.episode is not None
     number, first = segment.episode[0].tolist()

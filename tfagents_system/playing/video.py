@@ -64,16 +64,17 @@ def writing(path: Path, frames_per_second: float) -> Iterator[Callable[[np.ndarr
             frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         writer.append_data(frame)
 
+    writer: Any = imageio.get_writer(
+        temporary,
+        format="FFMPEG",
+        fps=frames_per_second,
+        codec="libx264",
+        pixelformat="yuv420p",
+        macro_block_size=1,  # imageio would stretch frames to multiples of 16.
+        ffmpeg_log_level="error",
+    )
     try:
-        with imageio.get_writer(
-            temporary,
-            format="FFMPEG",
-            fps=frames_per_second,
-            codec="libx264",
-            pixelformat="yuv420p",
-            macro_block_size=1,  # imageio would stretch frames to multiples of 16.
-            ffmpeg_log_level="error",
-        ) as writer:
+        with writer:
             yield add
         os.replace(temporary, path)
     finally:
@@ -98,7 +99,7 @@ def join(parts: Sequence[Part], path: Path) -> Path:
     import imageio.v2 as imageio
 
     with contextlib.ExitStack() as stack:
-        readers = [stack.enter_context(imageio.get_reader(part.video, format="FFMPEG")) for part in parts]
+        readers: list[Any] = [stack.enter_context(imageio.get_reader(part.video, format="FFMPEG")) for part in parts]
         add = stack.enter_context(writing(path, float(readers[0].get_meta_data()["fps"])))
         pictures: list[Any] = [None] * len(parts)
         captions: list[np.ndarray] = []

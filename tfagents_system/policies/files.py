@@ -82,6 +82,8 @@ class ExportedPolicy(py_policy.PyPolicy):
       UserError: onnxruntime is needed and not installed.
     """
 
+    _step: Step
+
     def __init__(self, path: Path) -> None:
         if path.suffix == ".npz":
             player = numpy_policy.load(path)
