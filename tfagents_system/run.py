@@ -66,8 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if flags.replay_actions:
             print(replay(params, what[0], video_dir))
         else:
-            is_checkpoint = paths is not None and flags.policy is None
-            print(checkpoint_in_words(paths, what[0]) if paths and is_checkpoint else what[0].name, flush=True)
+            print(checkpoint_in_words(paths, what[0]) if paths else what[0].name, flush=True)
             print(summary(play(params, what[0], flags.num_episodes, flags.seed, video_dir)))
     except EnvironmentFault as fault:
         print(f"error: {fault}", file=sys.stderr)

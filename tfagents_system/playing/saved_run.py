@@ -106,7 +106,7 @@ def find_checkpoint(paths: RunPaths, name: str | None = None) -> Path:
 
 def checkpoint_in_words(paths: RunPaths, checkpoint: Path) -> str:
     """`policy_checkpoint_0000004800 (best) of logs/pendulum`."""
-    roles = {"best": best_checkpoint(paths), "latest": checkpoint_names(paths)[-1]}
+    roles = {"best": best_checkpoint(paths), "latest": next(reversed(checkpoint_names(paths)), None)}
     words = " and ".join(role for role, name in roles.items() if name == checkpoint.name)
     return f"{checkpoint.name}{f' ({words})' if words else ''} of {paths.exp_dir}"
 
