@@ -37,7 +37,7 @@ from tfagents_system.settings.variables import without_task
 if TYPE_CHECKING:
     import pandas
 
-    from tfagents_system.playing.called_policy import Policy
+    from tfagents_system.playing.play import Policy
 
 _POLL_SECS = 0.5
 _LAST_LINES = 40
@@ -235,7 +235,7 @@ class Run:
         Raises:
           UserError: There is none.
         """
-        from tfagents_system.playing.called_policy import Policy
+        from tfagents_system.playing.play import Policy
         from tfagents_system.playing.saved_run import find_checkpoint
         from tfagents_system.policies.files import load_policy
 

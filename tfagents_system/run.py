@@ -26,9 +26,15 @@ from collections.abc import Sequence
 
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, exit_with
-from tfagents_system.playing import replay_actions
-from tfagents_system.playing.play import play, play_montage, summary
-from tfagents_system.playing.saved_run import find_checkpoint, find_path, load_run_params, milestones, output_folder
+from tfagents_system.playing.play import REPLAY, play, play_montage, replay, summary
+from tfagents_system.playing.saved_run import (
+    checkpoint_in_words,
+    find_checkpoint,
+    find_path,
+    load_run_params,
+    milestones,
+    output_folder,
+)
 from tfagents_system.run_files.run_paths import RunPaths
 
 
@@ -58,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return EXIT_DONE
         video_dir = None if flags.no_video else _video_dir(flags, paths)
         if flags.replay_actions:
-            print(replay_actions.play(params, what[0], video_dir))
+            print(replay(params, what[0], video_dir))
         else:
-            print(what[0].name + (f" of {paths.exp_dir}" if paths else ""), flush=True)
+            print(checkpoint_in_words(paths, what[0]) if paths else what[0].name, flush=True)
             print(summary(play(params, what[0], flags.num_episodes, flags.seed, video_dir)))
     except EnvironmentFault as fault:
         print(f"error: {fault}", file=sys.stderr)
@@ -76,14 +82,14 @@ def _run_paths(flags: argparse.Namespace) -> RunPaths | None:
         return RunPaths(find_path(flags.exp_dir, "--exp_dir", Path.is_dir))
     if flags.replay_actions is None or flags.params is not None:
         return None
-    paths = RunPaths(find_path(flags.replay_actions, replay_actions.SETTING, Path.is_file).parent.parent)
+    paths = RunPaths(find_path(flags.replay_actions, REPLAY, Path.is_file).parent.parent)
     return paths if paths.params.is_file() else None
 
 
 def _what_is_played(flags: argparse.Namespace, paths: RunPaths | None) -> list[Path]:
     """One policy, the checkpoints of a montage, or a recorded episode."""
     if flags.replay_actions is not None:
-        return [find_path(flags.replay_actions, replay_actions.SETTING, Path.is_file)]
+        return [find_path(flags.replay_actions, REPLAY, Path.is_file)]
     if flags.policy is not None:
         return [find_path(flags.policy, "--policy", Path.exists)]
     if paths is None:
@@ -105,7 +111,7 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[st
     parser.add_argument("--config", help="JSON of the environment (default: the run's own copy)")
     parser.add_argument("--num_episodes", default=1, metavar="N", help="default: 1")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--checkpoint", default="latest", help="name in policies/checkpoints, latest (default) or best")
+    which.add_argument("--checkpoint", help="name in policies/checkpoints, latest, or best (default)")
     which.add_argument("--policy", help="another policy: a SavedModel, or a file or folder of sac export")
     which.add_argument("--montage", action="store_true", help="first, middle and best checkpoint in one video")
     which.add_argument("--replay_actions", metavar="FILE", help="the actions of a recorded episode (episodes/*.npz)")

@@ -17,14 +17,14 @@ from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import Conversion, NamedEpisode
-from tfagents_system.experience.prior_ring import PriorForm, build
+from tfagents_system.experience.prior_ring import build
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.layout import Column, Layout
 
 ACTION = array_spec.BoundedArraySpec((2,), "float32", [-2.0, 0.0], [2.0, 1.0], "action")
-FORM = PriorForm(Conversion(LAYOUT, [actions_of(ACTION)], 0.9))
+CONVERSION = Conversion(LAYOUT, [actions_of(ACTION)], 0.9)
 
 
 def episode(number: int, steps: int) -> NamedEpisode:
@@ -54,7 +54,7 @@ def test_files_and_runs_become_one_ring(tmp_path: Path) -> None:
     columns.write(tmp_path / "demos.npz", [episode(0, 4), episode(1, 3)])
     filled_ring(tmp_path / "run" / "replay", 2)
     notes: list[str] = []
-    told = build([tmp_path / "demos.npz", str(tmp_path / "run")], tmp_path / "made", FORM, notes.append)
+    told = build([tmp_path / "demos.npz", str(tmp_path / "run")], tmp_path / "made", CONVERSION, notes.append)
     assert "demos.npz, " in told and ": 17 steps" in told and notes == []
     ring = ring_of(tmp_path / "made")
     assert (ring.training_steps, ring.env_steps, ring.verify()) == (17, 0, 0)
@@ -67,21 +67,12 @@ def test_files_and_runs_become_one_ring(tmp_path: Path) -> None:
     np.testing.assert_array_equal(drawn.discount.reshape(-1)[of_file] == 0, last[of_file])
 
 
-def test_actions_outside_of_the_space_are_told(tmp_path: Path) -> None:
-    far = episode(0, 4)
-    far.actions[""][1] = [50.0, 0.5]
-    columns.write(tmp_path / "demos.npz", [far])
-    notes: list[str] = []
-    build([tmp_path / "demos.npz"], tmp_path / "made", FORM, notes.append)
-    assert len(notes) == 1 and "demos.npz: 1 of 4 actions (25%) are outside of the action space" in notes[0]
-
-
 def test_all_that_does_not_fit_is_told_together(tmp_path: Path) -> None:
     run = tmp_path / "run" / "replay"
     Ring.open(run, LAYOUT.__class__(LAYOUT.observation[:1], LAYOUT.action), 60, 24)
     broken = file_without(tmp_path / "nan.npz", **{"observations/id": np.full((7, 3), np.nan)})
     with pytest.raises(UserError) as raised:
-        build([str(tmp_path / "run"), broken, str(tmp_path / "demos.csv")], tmp_path / "made", FORM, print)
+        build([str(tmp_path / "run"), broken, str(tmp_path / "demos.csv")], tmp_path / "made", CONVERSION, print)
     layout, numbers, missing = raised.value.findings
     assert "\n  observation/image: here uint8 [2, 2], there none\n" in layout
     assert "not finite" in numbers and "demos.csv" in missing
@@ -102,13 +93,11 @@ def test_the_same_numbers_for_other_actions_are_refused(tmp_path: Path, other: s
     observation = {"id": array_spec.ArraySpec((3,), "float32"), "image": array_spec.ArraySpec((2, 2), "uint8")}
     save_specs(RunPaths(run).specs, observation, spec, rows)
     ours = actions_of(ACTION, [[0.0, 0.5], [2.0, 0.5]] if rows else None)
-    form = PriorForm(Conversion(layout, [ours], 0.9))
+    conversion = Conversion(layout, [ours], 0.9)
     with pytest.raises(UserError, match=r"action: here .*, there .*, and not the same ones"):
-        build([str(run)], tmp_path / "made", form, print)
+        build([str(run)], tmp_path / "made", conversion, print)
     save_specs(RunPaths(run).specs, observation, ACTION, rows)
-    assert "steps" in build(
-        [str(run)], tmp_path / "made", PriorForm(Conversion(layout, [actions_of(ACTION, rows)], 0.9)), print
-    )
+    assert "steps" in build([str(run)], tmp_path / "made", Conversion(layout, [actions_of(ACTION, rows)], 0.9), print)
 
 
 def test_numbers_of_more_actions_are_another_layout() -> None:
@@ -121,4 +110,4 @@ def test_a_run_s_ring_with_numbers_that_are_not_finite_is_refused(tmp_path: Path
     segment.reward[2] = np.inf
     Ring.open(tmp_path / "run", LAYOUT, 60, 24).take_over([segment])
     with pytest.raises(UserError, match="not finite"):
-        build([str(tmp_path / "run")], tmp_path / "made", FORM, print)
+        build([str(tmp_path / "run")], tmp_path / "made", CONVERSION, print)

@@ -17,7 +17,6 @@ from tfagents_system.envs import specs
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.playing import export_files, play
-from tfagents_system.playing.called_policy import Policy
 from tfagents_system.playing.played_environment import check_fit
 from tfagents_system.policies.files import load_policy
 from tfagents_system.policies.worker_policy import FixedPolicy, make_worker_policy
@@ -110,7 +109,7 @@ def test_a_policy_plays_with_its_parts_and_with_all(run: Any, tmp_path: Path) ->
         for env in (environment(*SIZES), environment("lidar", "speed")):
             check_fit(policy, env)
             returns.append(play._run_episode(env, policy, env.reset()).episode_return)
-    env, called = environment(*SIZES), Policy(load_policy(checkpoint, "checkpoint"))
+    env, called = environment(*SIZES), play.Policy(load_policy(checkpoint, "checkpoint"))
     fixed = FixedPolicy(load_policy(file, "SAC_EXPERT_POLICY"), env.actions)
     for act in (
         lambda step: action(worker, step, True),

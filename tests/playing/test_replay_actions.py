@@ -30,11 +30,11 @@ class Noisy(CounterEnv):
     '''Its rewards are random and depend on the action, the number of the environment and its mass.'''
     def __init__(self, number):
         super().__init__(truncate_at=9)
-        self.number, self.factor = number, FACTOR
+        self.number = number
     def step(self, action):
         observation, _, terminated, truncated, info = super().step(action)
         noise = self.np_random.normal() + np.random.normal() + random.random()
-        reward = float(self.factor * (self.mass * noise + action[0] + self.number))
+        reward = float(self.mass * noise + action[0] + self.number)
         told = {"record/zone": int(observation[0]), "record/lap_time": None if observation[0] < 7 else 3.5}
         return observation, reward, terminated, truncated, {**info, **told}
 
@@ -60,7 +60,7 @@ def make(tmp_path: Path) -> Callable[..., tuple[Path, RecordedEpisode]]:
     def made(kind: str = "Noisy", seed: int | None = 2**32 - 9) -> tuple[Path, RecordedEpisode]:
         (tmp_path / "episodes").mkdir()
         (tmp_path / "config.json").write_text(json.dumps({"horizon": 40}))
-        write_params(tmp_path, kind, 1.0)
+        (tmp_path / "params.py").write_text(PARAMS.replace("KIND", kind))
         params = load_params(tmp_path / "params.py", {"horizon": 40})
         env = loading.make_collect_env(params, 2, 99, 5)
         env.set_state({"mass": 3.0})
@@ -76,10 +76,6 @@ def make(tmp_path: Path) -> Callable[..., tuple[Path, RecordedEpisode]]:
         return path, seen[0]
 
     return made
-
-
-def write_params(folder: Path, kind: str, factor: float) -> None:
-    (folder / "params.py").write_text(PARAMS.replace("KIND", kind).replace("FACTOR", repr(factor)))
 
 
 def replayed(capsys: Any, path: Path, *flags: str) -> str:
@@ -104,7 +100,7 @@ def test_an_episode_without_a_seed_says_so(capsys: Any, make: Any) -> None:
 
 def test_what_is_no_recorded_episode_or_of_another_environment_is_refused(make: Any, tmp_path: Path) -> None:
     path, _ = make()
-    write_params(path.parents[1], "Choosing", 1.0)
+    (path.parents[1] / "params.py").write_text(PARAMS.replace("KIND", "Choosing"))
     with pytest.raises(UserError, match=r"has actions of shapes \{'actions': \(2,\)\}, but this environment takes"):
         run.main(["--replay_actions", str(path), "--no_video"])
     for content in (b"", b"no file of numpy"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,91 +55,67 @@ def episodes_of(stored: StoredRing) -> Iterator[StoredEpisode]:
     the steps which the segment repeats, and with the observation behind them. Two episodes that are alike there may be
     mixed; each step is in one of them.
     """
-    numbered, alike, lone = _Numbered(), _Alike(), stored.lone_episodes()
+    parts, lone = _OpenParts(), stored.lone_episodes()
     for segment in stored.segments():
-        number = None if segment.episode is None else int(segment.episode[0, 0])
-        parts: _Numbered | _Alike = alike if number is None or number in lone else numbered
-        part = parts.continued(segment)
+        is_numbered = segment.episode is not None and int(segment.episode[0, 0]) not in lone
+        part = parts.continued(segment, is_numbered)
         if segment.ends_episode:
             yield part
         else:
-            parts.keep(part, segment)
-    yield from numbered.rest()
-    yield from alike.rest()
+            parts.keep(part, segment, is_numbered)
+    yield from parts.rest()
 
 
-class _Numbered:
-    """Parts of episodes whose numbers say what belongs together."""
-
-    def __init__(self) -> None:
-        self._open: dict[tuple[int, int], tuple[StoredEpisode, int]] = {}  # With the place of its last observation.
-        self._cut: list[StoredEpisode] = []
-
-    def continued(self, segment: Segment) -> StoredEpisode:
-        """The whole part up to the segment's end."""
-        key, first = self._place(segment)
-        part, last = self._open.pop(key, (None, 0))
-        row = last - first
-        if part is not None and segment.history <= row < segment.num_rows:
-            return _joined(part, _as_part(segment, row))
-        self._cut += [part] if part is not None else []  # A segment between them is not there any more.
-        return _as_part(segment, segment.history)
-
-    def keep(self, part: StoredEpisode, segment: Segment) -> None:
-        """Its episode goes on behind this segment."""
-        key, first = self._place(segment)
-        self._open[key] = part, first + segment.num_rows - 1
-
-    def rest(self) -> Iterator[StoredEpisode]:
-        yield from self._cut
-        yield from (part for part, _ in self._open.values())
-
-    @staticmethod
-    def _place(segment: Segment) -> tuple[tuple[int, int], int]:
-        assert segment.episode is not None
-        number, first = segment.episode[0].tolist()
-        return (segment.worker_id, number), first
-
-
-class _Alike:
-    """Parts of episodes of which nothing says which segment comes next, by their last observation."""
+class _OpenParts:
+    """Parts of episodes that go on, by their last observation: its place in the episode, or how it looks."""
 
     def __init__(self) -> None:
-        self._open: dict[bytes, list[tuple[StoredEpisode, range]]] = {}  # With numbers of steps that may be deferred.
-        self._most_deferred = 0
+        self._parts: dict[tuple[Any, ...], list[StoredEpisode]] = {}
+        self._deferred: set[int] = set()  # By so many steps samples of unnumbered parts may be deferred.
 
-    def continued(self, segment: Segment) -> StoredEpisode:
+    def continued(self, segment: Segment, is_numbered: bool) -> StoredEpisode:
         """The whole part up to the segment's end."""
-        contexts = _numbers(segment, segment.context)
-        most = min(contexts[-1] + self._most_deferred, len(segment.reward) - 1)
-        # Segments of other runs may have a context that they do not repeat (replay/filling.py).
-        for is_exact in (True, False):
-            for repeated in range(most, -1, -1):
-                row = segment.history + repeated
-                parts = self._open.get(_key(segment.observation, row), [])
-                for place, (part, deferred) in enumerate(parts):
-                    is_expected = any(repeated - context in deferred for context in contexts)
-                    if (is_expected or not is_exact) and _repeats(segment, part, repeated):
-                        del parts[place]
-                        return _joined(part, _as_part(segment, row))
-        return _as_part(segment, segment.history)
+        for key, repeated in self._continued_by(segment, is_numbered):
+            parts = self._parts.get(key, [])
+            for place, part in enumerate(parts):
+                if _repeats(segment, part, repeated):
+                    del parts[place]
+                    return _joined(part, segment, repeated)
+        return _part(segment, 0)
 
-    def keep(self, part: StoredEpisode, segment: Segment) -> None:
+    def keep(self, part: StoredEpisode, segment: Segment, is_numbered: bool) -> None:
         """Its episode goes on behind this segment."""
-        deferred = _numbers(segment, segment.deferred)
-        self._most_deferred = max(self._most_deferred, deferred[-1])
-        self._open.setdefault(_key(part.observation, -1), []).append((part, deferred))
+        if is_numbered:
+            key = _numbered_key(segment, segment.num_rows - 1)
+        else:  # Where no sample starts in a segment, all its steps are deferred.
+            deferred = segment.deferred if segment.num_starts else len(segment.reward)
+            self._deferred.add(deferred)
+            key = deferred, _bytes(part.observation, -1)
+        self._parts.setdefault(key, []).append(part)
 
     def rest(self) -> Iterator[StoredEpisode]:
-        return (part for parts in self._open.values() for part, _ in parts)
+        return (part for parts in self._parts.values() for part in parts)
+
+    def _continued_by(self, segment: Segment, is_numbered: bool) -> Iterator[tuple[tuple[Any, ...], int]]:
+        """Keys of the parts that a segment may continue, and how many of their steps it repeats."""
+        if is_numbered:
+            for repeated in range(len(segment.reward)):
+                yield _numbered_key(segment, segment.history + repeated), repeated
+            return
+        # It repeats its context, and what the part has deferred. Segments of other runs may have a context that they do
+        # not repeat (replay/filling.py).
+        context = 0 if segment.starts_episode else segment.context
+        for before in dict.fromkeys((context, 0)):
+            for deferred in sorted(self._deferred, reverse=True):
+                if (repeated := before + deferred) < len(segment.reward):
+                    yield (deferred, _bytes(segment.observation, segment.history + repeated)), repeated
 
 
-def _numbers(segment: Segment, told: int) -> range:
-    """Numbers of steps that a segment may have as context, or deferred, where a ring tells this many.
-
-    Where no sample starts anywhere in it, nothing tells its context from what is deferred.
-    """
-    return range(told, told + 1) if segment.num_starts else range(len(segment.reward) + 1)
+def _numbered_key(segment: Segment, row: int) -> tuple[Any, ...]:
+    """Worker, episode, and the row's place in it."""
+    assert segment.episode is not None
+    number, first = segment.episode[0].tolist()
+    return segment.worker_id, number, first + row
 
 
 def _repeats(segment: Segment, part: StoredEpisode, repeated: int) -> bool:
@@ -146,72 +123,76 @@ def _repeats(segment: Segment, part: StoredEpisode, repeated: int) -> bool:
     steps = len(part.reward)
     if repeated > steps or (segment.starts_episode and not (part.starts and repeated == steps)):
         return False
-    last = slice(steps - repeated, steps)
-    own = [*segment.action, segment.reward, segment.discount]
-    theirs = [*part.action, part.reward, part.discount]
     before = min(segment.history, steps - repeated)
-    rows = slice(segment.history - before, segment.history + repeated)
-    return all(np.array_equal(ours[:repeated], each[last]) for ours, each in zip(own, theirs, strict=True)) and all(
-        np.array_equal(ours[rows], each[steps - repeated - before : steps])
-        for ours, each in zip(segment.observation, part.observation, strict=True)
-    )
+    end, last = segment.history + repeated, slice(steps - repeated, steps)
+    ours = [leaf[segment.history - before : end] for leaf in segment.observation]
+    ours += [column[:repeated] for column in (*segment.action, segment.reward, segment.discount)]
+    theirs = [leaf[steps - repeated - before : steps] for leaf in part.observation]
+    theirs += [column[last] for column in (*part.action, part.reward, part.discount)]
+    return all(np.array_equal(*pair) for pair in zip(ours, theirs, strict=True))
 
 
-def _as_part(segment: Segment, row: int) -> StoredEpisode:
-    """A segment from one of its rows on."""
-    step = row - segment.history
+def _columns(source: Segment | StoredEpisode, begin: int, end: int) -> dict[str, Any]:
+    """The columns of the steps from `begin` to `end`, without a segment's history."""
+    history = source.history if isinstance(source, Segment) else 0
+
+    def part(column: np.ndarray | None, first: int, last: int) -> np.ndarray | None:
+        return None if column is None else column[first:last]
+
+    return {
+        "observation": [leaf[history + begin : history + end + 1] for leaf in source.observation],
+        "action": [leaf[begin:end] for leaf in source.action],
+        "reward": source.reward[begin:end],
+        "discount": source.discount[begin:end],
+        "returns": part(source.returns, begin, end),
+        "explored": part(source.explored, begin, end),
+        "potential": part(source.potential, history + begin, history + end + 1),
+    }
+
+
+def _part(segment: Segment, step: int) -> StoredEpisode:
+    """A segment from one of its steps on."""
     return StoredEpisode(
-        observation=[leaf[row:] for leaf in segment.observation],
-        action=[leaf[step:] for leaf in segment.action],
-        reward=segment.reward[step:],
-        discount=segment.discount[step:],
+        **_columns(segment, step, len(segment.reward)),
         starts=segment.starts_episode,
         ends=segment.ends_episode,
-        returns=_part(segment.returns, step),
-        explored=_part(segment.explored, step),
-        potential=_part(segment.potential, row),
         held_out=segment.held_out,
     )
 
 
-def _joined(first: StoredEpisode, second: StoredEpisode) -> StoredEpisode:
-    def both(ours: list[np.ndarray], theirs: list[np.ndarray]) -> list[np.ndarray]:
-        return [np.concatenate(pair) for pair in zip(ours, theirs, strict=True)]
+def _joined(part: StoredEpisode, segment: Segment, step: int) -> StoredEpisode:
+    """A part, and a segment from the step on that comes next."""
+    second = _part(segment, step)
+    without_last = [leaf[:-1] for leaf in part.observation]
+    potential = None if part.potential is None else part.potential[:-1]
+    first = dataclasses.replace(part, observation=without_last, potential=potential)
 
-    return StoredEpisode(
-        observation=both([leaf[:-1] for leaf in first.observation], second.observation),
-        action=both(first.action, second.action),
-        reward=np.concatenate([first.reward, second.reward]),
-        discount=np.concatenate([first.discount, second.discount]),
-        starts=first.starts,
-        ends=second.ends,
-        returns=_both(first.returns, second.returns),
-        explored=_both(first.explored, second.explored),
-        potential=_both(_part(first.potential, 0, -1), second.potential),
-        held_out=first.held_out,
-    )
+    def both(name: str) -> Any:
+        ours, theirs = getattr(first, name), getattr(second, name)
+        if isinstance(ours, list):
+            return [np.concatenate(pair) for pair in zip(ours, theirs, strict=True)]
+        return None if ours is None or theirs is None else np.concatenate([ours, theirs])
+
+    return dataclasses.replace(first, ends=second.ends, **{name: both(name) for name in _COLUMNS})
 
 
-def _part(column: np.ndarray | None, begin: int, end: int | None = None) -> np.ndarray | None:
-    return None if column is None else column[begin:end]
+_COLUMNS = ("observation", "action", "reward", "discount", "returns", "explored", "potential")
 
 
-def _both(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
-    return None if first is None or second is None else np.concatenate([first, second])
-
-
-def _key(observation: Sequence[np.ndarray], row: int) -> bytes:
+def _bytes(observation: Sequence[np.ndarray], row: int) -> bytes:
     return b"".join(leaf[row].tobytes() for leaf in observation)
 
 
 def write_ring(folder: Path, layout: Layout, episodes: Sequence[StoredEpisode]) -> Ring:
     """Makes a ring that holds exactly these episodes, cut into segments as workers cut them."""
     most = layout.max_segment_steps(None)
-    numbers = [None if layout.episode is None else number for number in range(len(episodes))]
-    pairs = zip(episodes, numbers, strict=True)
-    segments = [segment for episode, number in pairs for segment in segments_of(episode, most, number)]
-    rows = sum(segment.num_rows for segment in segments)
-    ring = Ring.open(folder, layout, rows, max(segment.num_rows for segment in segments))
+    segments = [
+        segment
+        for number, episode in enumerate(episodes)
+        for segment in segments_of(episode, most, None if layout.episode is None else number)
+    ]
+    rows = [segment.num_rows for segment in segments]
+    ring = Ring.open(folder, layout, sum(rows), max(rows))
     ring.take_over(segments)
     ring.make_durable()
     return ring
@@ -230,12 +211,6 @@ def segments_of(episode: StoredEpisode, most: int, number: int | None = None) ->
             end_of_iteration=False,
             starts_episode=episode.starts and begin == 0,
             ends_episode=episode.ends and end == steps,
-            observation=[leaf[begin : end + 1] for leaf in episode.observation],
-            action=[leaf[begin:end] for leaf in episode.action],
-            reward=episode.reward[begin:end],
-            discount=episode.discount[begin:end],
-            returns=_part(episode.returns, begin, end),
-            explored=_part(episode.explored, begin, end),
-            potential=_part(episode.potential, begin, end + 1),
             episode=None if number is None else np.array([[number, begin]], np.int64),
+            **_columns(episode, begin, end),
         )

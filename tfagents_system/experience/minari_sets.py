@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tree
 
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
-from tfagents_system.experience.conversion import NamedEpisode, flat, nested
-from tfagents_system.transport.layout import Column, Layout
+from tfagents_system.experience.conversion import NamedEpisode
 
 PREFIX = "minari:"
 
@@ -27,11 +27,8 @@ def check_is_here(source: str) -> None:
     Raises:
       UserError: It is not, or Minari is not installed.
     """
-    _minari()
-    from minari.storage import get_dataset_path
-
-    name = source.removeprefix(PREFIX)
-    if not (get_dataset_path(name) / "data").exists():
+    if not (_folder(source) / "data").exists():
+        name = source.removeprefix(PREFIX)
         raise UserError(
             f"{source} is not on this machine: get it with `minari download {name}` (`minari list remote` shows what "
             "there is, `minari list local` what is here)"
@@ -44,11 +41,15 @@ def check_is_new(source: str) -> None:
     Raises:
       UserError: It is, or Minari is not installed.
     """
+    if _folder(source).exists():
+        raise UserError(f"{source} exists: give another name, or remove it with `minari delete`")
+
+
+def _folder(source: str) -> Path:
     _minari()
     from minari.storage import get_dataset_path
 
-    if get_dataset_path(source.removeprefix(PREFIX)).exists():
-        raise UserError(f"{source} exists: give another name, or remove it with `minari delete`")
+    return Path(get_dataset_path(source.removeprefix(PREFIX)))
 
 
 def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
@@ -69,73 +70,84 @@ def read(source: str, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
         for episode in data_set.iterate_episodes():
             is_terminated = bool(episode.terminations[-1])
             cut += not (is_terminated or episode.truncations[-1])
-            yield NamedEpisode(
-                flat(episode.observations), flat(episode.actions), np.asarray(episode.rewards), is_terminated
-            )
+            leaves = _flat(episode.observations), _flat(episode.actions)
+            yield NamedEpisode(*leaves, np.asarray(episode.rewards), is_terminated)
     except Exception as error:  # Whatever its storage raises.
         raise UserError(f"{source} can't be read by Minari: {error}") from None
     if cut:
         tell(f"{cut:,} episodes neither terminate nor are truncated: they count as truncated at their last step")
 
 
-def write(name: str, episodes: Sequence[NamedEpisode], layout: Layout, actions: Sequence[LeafActions]) -> Path:
-    """Writes a data set; returns its folder.
+def write(name: str, episodes: Sequence[NamedEpisode], actions: Sequence[LeafActions]) -> Path:
+    """Writes a data set; returns its folder. `actions` are those of each leaf of the environment's.
 
     Raises:
       UserError: One of that name is there, its name is no Minari name, or Minari is not installed.
     """
     minari = _minari()
-    import gymnasium
     from minari.data_collector import EpisodeBuffer
 
-    def space(columns: Sequence[Column], boxes: Sequence[gymnasium.spaces.Box]) -> Any:
-        leaves = {column.name.partition("/")[2]: box for column, box in zip(columns, boxes, strict=True)}
-        return _space(nested(leaves))  # type: ignore[arg-type]
-
-    observations = space(layout.observation, [_box(column) for column in layout.observation])
-    acted = space(layout.action, [_box_of_bounds(leaf.environment_spec) for leaf in actions])
+    specs = [leaf.environment_spec for leaf in actions]
+    taken = zip(episodes[0].actions.items(), specs, strict=True)
+    spaces = {
+        "observation_space": _space(_nested({name: _box(leaf) for name, leaf in episodes[0].observations.items()})),
+        "action_space": _space(_nested({name: _box(leaf, spec.minimum, spec.maximum) for (name, leaf), spec in taken})),
+    }
     buffers = [
         EpisodeBuffer(
             id=number,
-            observations=nested(each.observations),
-            actions=nested(each.actions),
-            rewards=each.rewards.tolist(),
-            terminations=[*[False] * (len(each.rewards) - 1), each.is_terminated],
-            truncations=[*[False] * (len(each.rewards) - 1), not each.is_terminated],
+            observations=_nested(episode.observations),
+            actions=_nested(episode.actions),
+            rewards=episode.rewards.tolist(),
+            terminations=[*[False] * (len(episode.rewards) - 1), episode.is_terminated],
+            truncations=[*[False] * (len(episode.rewards) - 1), not episode.is_terminated],
         )
-        for number, each in enumerate(episodes)
+        for number, episode in enumerate(episodes)
     ]
     try:
-        data_set = minari.create_dataset_from_buffers(
-            name, buffers, observation_space=observations, action_space=acted, data_format="hdf5"
-        )
+        data_set = minari.create_dataset_from_buffers(name, buffers, **spaces, data_format="hdf5")
     except (ValueError, OSError) as error:
         raise UserError(f"Minari does not write {name}: {error}") from None
     return Path(data_set.storage.data_path).parent
 
 
-def _space(nest: Any) -> Any:
+def _space(boxes: Any) -> Any:
+    """The space of a nest of boxes."""
     import gymnasium
 
-    return (
-        gymnasium.spaces.Dict({key: _space(value) for key, value in nest.items()}) if isinstance(nest, dict) else nest
-    )
+    if not isinstance(boxes, dict):
+        return boxes
+    return gymnasium.spaces.Dict({name: _space(box) for name, box in boxes.items()})
 
 
-def _box_of_bounds(spec: Any) -> Any:
+def _box(values: np.ndarray, minimum: Any = None, maximum: Any = None) -> Any:
+    """The space of the rows of an array, within bounds if it has some."""
     import gymnasium
 
-    dtype = np.dtype(np.float32) if np.dtype(spec.dtype).kind == "f" else np.dtype(spec.dtype)
-    low, high = (np.broadcast_to(np.asarray(bound, dtype), spec.shape) for bound in (spec.minimum, spec.maximum))
-    return gymnasium.spaces.Box(low, high, tuple(spec.shape), dtype.type)
+    shape, dtype = values.shape[1:], values.dtype
+    least, most = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    bounds = least if minimum is None else minimum, most if maximum is None else maximum
+    low, high = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in bounds)
+    return gymnasium.spaces.Box(low, high, shape, dtype.type)
 
 
-def _box(column: Column) -> Any:
-    import gymnasium
+def _flat(nest: Any) -> dict[str, np.ndarray]:
+    """The arrays of a nest by their paths."""
+    return {"/".join(map(str, path)): np.asarray(leaf) for path, leaf in tree.flatten_with_path(nest)}
 
-    dtype = np.dtype(column.dtype)
-    low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return gymnasium.spaces.Box(low, high, column.shape, dtype.type)
+
+def _nested(leaves: Mapping[str, Any]) -> Any:
+    """The nest of dictionaries whose paths the names are; the leaf itself where its name is empty."""
+    if list(leaves) == [""]:
+        return leaves[""]
+    nest: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *folders, last = name.split("/")
+        inner = nest
+        for folder in folders:
+            inner = inner.setdefault(folder, {})
+        inner[last] = leaf
+    return nest
 
 
 def _minari() -> Any:

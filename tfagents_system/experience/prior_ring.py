@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.errors import UserError
 from tfagents_system.experience import minari_sets
-from tfagents_system.experience.conversion import Conversion
-from tfagents_system.experience.converted import stored_episodes
+from tfagents_system.experience.conversion import Conversion, action_differences, stored_episodes
 from tfagents_system.experience.episodes import segments_of
-from tfagents_system.experience.ring_actions import action_differences
 from tfagents_system.experience.transfer import read_episodes
 from tfagents_system.replay.filling import add_segments, finite
 from tfagents_system.replay.ring import Ring
@@ -23,37 +20,23 @@ from tfagents_system.transport.segments import Segment
 Tell = Callable[[str], None]
 
 
-@dataclasses.dataclass(frozen=True)
-class PriorForm:
-    """How prior data is stored.
-
-    Attributes:
-      conversion: From data sets to what the run stores.
-      sequence_length: Of the run's samples; None: transitions.
-      frame_stack: How many frames of which leaves samples see at once.
-    """
-
-    conversion: Conversion
-    sequence_length: int | None = None
-    frame_stack: FrameStack = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class _Source:
-    """Segments that are made, or read, as often as they are iterated over."""
-
-    name: str
-    segments: Callable[[], Iterable[Segment]]
-
-
-def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Tell) -> str:
+def build(
+    sources: Sequence[Path | str],
+    folder: Path,
+    conversion: Conversion,
+    tell: Tell,
+    sequence_length: int | None = None,
+    frame_stack: FrameStack = 1,
+) -> str:
     """Makes a ring that holds all of the sources, in a new folder.
 
     Args:
       sources: Run directories, folders with a ring, `.npz` files, Minari data sets.
       folder: Does not exist.
-      form: Of the run.
+      conversion: From data sets to what the run stores.
       tell: Called with what was decided about the data.
+      sequence_length: Of the run's samples; None: transitions.
+      frame_stack: How many frames of which leaves samples see at once.
 
     Returns:
       What it holds, in words.
@@ -61,41 +44,41 @@ def build(sources: Sequence[Path | str], folder: Path, form: PriorForm, tell: Te
     Raises:
       UserError: A source can't be read, does not fit, or has numbers that are not finite; with all that is wrong.
     """
-    found, findings = list[_Source](), list[str]()
-    for source in sources:
+    most = conversion.layout.max_segment_steps(sequence_length)
+    read, findings = dict[str, Callable[[], Iterable[Segment]]](), list[str]()
+    for source in map(str, sources):
         try:
-            found.append(_source(source, form, tell))
+            read[source] = _segments(source, conversion, most, tell)
         except UserError as error:
             findings += [f"prior_data: {finding}" for finding in error.findings]
     if findings:
         raise UserError(*findings)
-    sizes = [segment.num_rows for each in found for segment in each.segments()]
+    sizes = [segment.num_rows for segments in read.values() for segment in segments()]
     if not sizes:
         raise UserError("prior_data holds no step: give another data set")
-    ring = Ring.open(folder, form.conversion.layout, sum(sizes), max(sizes))
-    for each in found:
-        add_segments(ring, each.segments(), Path(each.name), form.frame_stack)
+    ring = Ring.open(folder, conversion.layout, sum(sizes), max(sizes))
+    for source, segments in read.items():
+        add_segments(ring, segments(), Path(source), frame_stack)
     if not ring.training_steps:
         raise UserError("prior_data holds no step that may be trained on, all of it was held out: give another run")
     ring.make_durable()
     megabytes = ring.filled_rows * ring.layout.step_bytes / 2**20
-    return f"{', '.join(each.name for each in found)}: {ring.training_steps:,} steps in {megabytes:,.1f} MiB"
+    return f"{', '.join(read)}: {ring.training_steps:,} steps in {megabytes:,.1f} MiB"
 
 
-def _source(source: Path | str, form: PriorForm, tell: Tell) -> _Source:
-    name = str(source)
-    if not minari_sets.is_one(name) and any((Path(name) / each / DESCRIPTION).is_file() for each in ("", "replay")):
-        stored = StoredRing(Path(name))
-        lines = differences(form.conversion.layout, stored.layout)
-        if lines := lines or action_differences(form.conversion.actions, stored):
+def _segments(source: str, conversion: Conversion, most: int, tell: Tell) -> Callable[[], Iterable[Segment]]:
+    """What makes or reads the segments of a source, as often as it is called."""
+    has_ring = any((Path(source) / folder / DESCRIPTION).is_file() for folder in ("", "replay"))
+    if has_ring and not minari_sets.is_one(source):
+        stored = StoredRing(Path(source))
+        lines = differences(conversion.layout, stored.layout)
+        if lines := lines or action_differences(conversion.actions, stored):
             table = "\n  ".join(lines)
             raise UserError(
-                f"{name} holds other experience than this run collects:\n  {table}\nGive a run of the same environment "
-                "and settings (action_history, action_table, normalize_rewards, potential)"
+                f"{source} holds other experience than this run collects:\n  {table}\nGive a run of the same "
+                "environment and settings (action_history, action_table, normalize_rewards, potential)"
             )
-        return _Source(name, lambda: finite(stored.segments(), f"prior_data: {name}"))
-    most = form.conversion.layout.max_segment_steps(form.sequence_length)
-    read = read_episodes(name, tell)
-    episodes = stored_episodes(read, form.conversion, name, tell, f"{name}: ")
+        return lambda: finite(stored.segments(), f"prior_data: {source}")
+    episodes = stored_episodes(read_episodes(source, tell), conversion, source, tell, f"{source}: ")
     segments = [segment for number, episode in enumerate(episodes) for segment in segments_of(episode, most, number)]
-    return _Source(name, lambda: segments)
+    return lambda: segments

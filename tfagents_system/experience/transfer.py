@@ -10,18 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from tfagents_system.envs import loading, specs
-from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns, minari_sets
-from tfagents_system.experience.conversion import Conversion, NamedEpisode, conversion_for
-from tfagents_system.experience.converted import stored_episodes
+from tfagents_system.experience.conversion import SPECS, Conversion, NamedEpisode, actions_beside, stored_episodes
 from tfagents_system.experience.episodes import StoredEpisode, episodes_of, write_ring
-from tfagents_system.experience.ring_actions import SPECS, actions_beside
 from tfagents_system.playing.saved_run import find_path, load_run_params
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.transport.layout import Layout
 
 Tell = Callable[[str], None]
 
@@ -76,16 +72,29 @@ def export(source: str, out: str, tell: Tell) -> list[str]:
     Raises:
       UserError: There are none, or the data set is there already or can't be written.
     """
-    _check_out(out)
+    is_minari, path = out.startswith(minari_sets.PREFIX), Path(out).expanduser().absolute()
+    if is_minari:
+        minari_sets.check_is_new(out)
+    else:
+        columns.check_writable(path)
     stored = StoredRing(find_path(source, "SOURCE", Path.is_dir))
-    actions = _actions(stored)
+    actions = actions_beside(stored)
+    if actions is None:
+        raise UserError(
+            f"{stored.folder} has no {SPECS} beside it, which says the bounds of actions: give a run directory"
+        )
     episodes = _whole_episodes(stored, source, tell)
     conversion = Conversion(stored.layout, actions, 1.0)
-    read = followed(episodes, "converting", "episodes", len(episodes))
-    named = [conversion.to_named(each) for each in read]
+    named = [conversion.to_named(episode) for episode in followed(episodes, "converting", "episodes", len(episodes))]
     with LongWork(f"writing {out}"):
-        written = _write(out, named, stored.layout, actions)
-    return [f"{written}: {_summary(episodes)}"]
+        if is_minari:
+            path = minari_sets.write(out.removeprefix(minari_sets.PREFIX), named, actions)
+        else:
+            try:
+                columns.write(path, named)
+            except OSError as error:
+                raise UserError(f"--out={path} can't be written ({error.strerror}): give another one") from None
+    return [f"{path}: {_summary(episodes)}"]
 
 
 def _whole_episodes(stored: StoredRing, source: str, tell: Tell) -> list[StoredEpisode]:
@@ -94,15 +103,15 @@ def _whole_episodes(stored: StoredRing, source: str, tell: Tell) -> list[StoredE
     Raises:
       UserError: There are none.
     """
-    found = list(followed(episodes_of(stored), f"reading {source}", "episodes"))
-    episodes = [each for each in found if each.starts and each.ends]
-    if late := sum(not each.starts for each in found):
+    parts = list(followed(episodes_of(stored), f"reading {source}", "episodes"))
+    episodes = [part for part in parts if part.starts and part.ends]
+    if late := sum(not part.starts for part in parts):
         tell(f"{late:,} episodes without their beginning are left out: newer experience has taken its place")
-    if cut := len(found) - len(episodes) - late:
+    if cut := len(parts) - len(episodes) - late:
         tell(f"{cut:,} episodes without their end are left out: faults, stops and restarts cut episodes, or they go on")
     if stored.damaged_steps:
         tell(f"{stored.damaged_steps:,} damaged steps are left out")
-    if held_out := sum(each.held_out for each in episodes):
+    if held_out := sum(episode.held_out for episode in episodes):
         tell(f"{held_out:,} episodes that {source} has held out (validation_share) are like the others from now on")
     if not episodes:
         raise UserError(f"{stored.folder} holds no whole episode: let the run go on, or raise buffer_size")
@@ -121,9 +130,9 @@ def show(source: str) -> list[str]:
 
 
 def _summary(episodes: Sequence[StoredEpisode]) -> str:
-    steps = sum(len(each.reward) for each in episodes)
-    whole = [float(each.reward.sum(dtype=np.float64)) for each in episodes if each.starts and each.ends]
-    ended = sum(each.is_terminated for each in episodes)
+    steps = sum(len(episode.reward) for episode in episodes)
+    whole = [float(episode.reward.sum(dtype=np.float64)) for episode in episodes if episode.starts and episode.ends]
+    ended = sum(episode.is_terminated for episode in episodes)
     text = f"{steps:,} steps, {len(episodes):,} episodes ({len(whole):,} whole, {ended:,} terminated)"
     return text + (f", mean return of the whole ones {np.mean(whole):,.1f}" if whole else "")
 
@@ -146,25 +155,6 @@ def read_episodes(source: str, tell: Tell) -> Iterator[NamedEpisode]:
     return columns.read(path, tell)
 
 
-def _check_out(out: str) -> None:
-    """Before anything is read: whether a data set can be written there."""
-    if out.startswith(minari_sets.PREFIX):
-        minari_sets.check_is_new(out)
-    else:
-        columns.check_writable(Path(out).expanduser().absolute())
-
-
-def _write(out: str, episodes: Sequence[NamedEpisode], layout: Layout, actions: Sequence[LeafActions]) -> Path:
-    if out.startswith(minari_sets.PREFIX):
-        return minari_sets.write(out.removeprefix(minari_sets.PREFIX), episodes, layout, actions)
-    path = Path(out).expanduser().absolute()
-    try:
-        columns.write(path, episodes)
-    except OSError as error:
-        raise UserError(f"--out={path} can't be written ({error.strerror}): give another one") from None
-    return path
-
-
 def _conversion_for(exp_dir: str | None, params_flag: str | None, config_flag: str | None, file: Path) -> Conversion:
     """For the environment of a run or of files; writes its specs to `file`."""
     paths = None if exp_dir is None else RunPaths(find_path(exp_dir, "--exp_dir", Path.is_dir))
@@ -174,13 +164,4 @@ def _conversion_for(exp_dir: str | None, params_flag: str | None, config_flag: s
     else:
         with contextlib.closing(loading.make_play_env(params, 0, render=False)) as env:
             specs.save_specs(file, env.observation_spec(), env.environment_action_spec, params.action_table)
-    return conversion_for(params, file)
-
-
-def _actions(stored: StoredRing) -> list[LeafActions]:
-    actions = actions_beside(stored)
-    if actions is None:
-        raise UserError(
-            f"{stored.folder} has no {SPECS} beside it, which says the bounds of actions: give a run directory"
-        )
-    return actions
+    return Conversion.of(params, file)

@@ -92,14 +92,15 @@ def make_prior_data(
       specs: The content of the run's specs file.
       folders: As of `prior_sources`.
     """
-    from tfagents_system.experience.prior_ring import PriorForm, build
+    from tfagents_system.experience.prior_ring import build
 
     ring = folder / "prior_data"
     with findings.catching(PRIOR):
         sources = prior_sources(params.prior_data, folders)
-        form = PriorForm(_conversion(params, specs), params.sample_form_ctor().sequence_length, params.frame_stack)
+        form = params.sample_form_ctor().sequence_length, params.frame_stack
         try:
-            findings.fact(PRIOR, build(sources, ring, form, lambda note: findings.note(PRIOR, note)))
+            made = build(sources, ring, _conversion(params, specs), lambda note: findings.note(PRIOR, note), *form)
+            findings.fact(PRIOR, made)
             return ring
         except OSError as error:
             raise UserError(f"the ring of prior_data can't be written to {folder} ({error.strerror})") from None
@@ -113,12 +114,12 @@ def _texts(prior_data: Any) -> list[str]:
 
 
 def _conversion(params: TrainParamsBase, specs: bytes) -> Conversion:
-    from tfagents_system.experience.conversion import conversion_for
+    from tfagents_system.experience.conversion import Conversion
 
     with tempfile.NamedTemporaryFile(suffix=".pbtxt") as file:
         file.write(specs)
         file.flush()
-        return conversion_for(params, Path(file.name))
+        return Conversion.of(params, Path(file.name))
 
 
 # Another run (SAC_FROM).
@@ -172,7 +173,7 @@ def _compare_actions(taken: Taken, run_specs: tuple[Any, Any, Any], findings: Fi
     """Agents of the same layers may have learned other actions: rows of another table, or shares of other bounds."""
     from tfagents_system.envs.actions import actions_of, in_words
     from tfagents_system.envs.specs import load_actions
-    from tfagents_system.experience.ring_actions import SPECS, mean_the_same
+    from tfagents_system.experience.conversion import SPECS, mean_the_same
 
     file = Path(taken.run) / SPECS
     if not file.is_file():

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.forks import RoleStarter
-from tfagents_system.machine.files import read_json
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.run_model import how_far
@@ -193,9 +192,9 @@ def write_results(
     Returns:
       Lines for the user: where the plot, the video, the report and the policy are, or why there is none.
     """
-    run, checkpoint = str(paths.exp_dir), "latest" if read_json(paths.best_json) is None else "best"
+    run = str(paths.exp_dir)
     play = ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", run]
-    play += ["--num_episodes", "1", "--checkpoint", checkpoint, "--seed", str(read_run(paths.run_json).get("seed", 0))]
+    play += ["--num_episodes", "1", "--seed", str(read_run(paths.run_json).get("seed", 0))]
     programs = [  # In this order: the video is in the report.
         ("plot", "drawing the learning curve", "tfagents_system.report.plots", [run]),
         ("video", "playing one episode of the trained policy for a video", "tfagents_system.run", play),
@@ -223,6 +222,9 @@ def write_results(
 def _result_of(name: str, paths: RunPaths, log: Path) -> str:
     """Where the result of a program is, once it has succeeded; of the tracker its last line."""
     if name == "video":
+        for line in log.read_text(encoding="utf-8").splitlines()[-3:]:
+            if line.startswith("note: no video: "):
+                return f"none, {line.removeprefix('note: no video: ')}"
         videos = sorted(paths.videos.glob("*.mp4"), key=lambda path: path.stat().st_mtime)
         return str(videos[-1] if videos else paths.videos)
     if name == "track":

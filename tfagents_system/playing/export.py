@@ -18,7 +18,13 @@ from typing import Any
 from tfagents_system.checks.called_as import called_as
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
-from tfagents_system.playing.saved_run import find_checkpoint, find_path, load_run_params, output_folder
+from tfagents_system.playing.saved_run import (
+    checkpoint_in_words,
+    find_checkpoint,
+    find_path,
+    load_run_params,
+    output_folder,
+)
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -38,12 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from absl import logging
 
     from tfagents_system.playing import export_files
-    from tfagents_system.policies import exports
+    from tfagents_system.policies.files import require
 
     if "onnx" in formats:
-        exports.require("tf2onnx", "onnxruntime")
+        require("tf2onnx", "onnxruntime")
     logging.set_verbosity(logging.ERROR)
-    print(f"{checkpoint.name} of {paths.exp_dir}", flush=True)
+    print(checkpoint_in_words(paths, checkpoint), flush=True)
     try:
         with LongWork("building the agent"):
             source = export_files.read_source(params, paths, checkpoint)
@@ -70,8 +76,7 @@ def _write(source: Any, name: str, folder: Path, may_leave_out: bool) -> bool:
         print(f"{name}: left out, {error}", flush=True)
         return False
     notes = export_files.notes(path)
-    most = f"{difference:.1e}" if difference else "a rounding"
-    print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {most} at most{notes}", flush=True)
+    print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {difference:.1e} at most{notes}", flush=True)
     return True
 
 
@@ -84,7 +89,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--exp_dir", required=True, help="run directory, such as logs/minitaur")
     parser.add_argument("--params", help="Python file with TrainParams (default: the run's own copy)")
     parser.add_argument("--config", help="JSON of the environment (default: the run's own copy)")
-    parser.add_argument("--checkpoint", default="best", help="name in policies/checkpoints, latest or best (default)")
+    parser.add_argument("--checkpoint", help="name in policies/checkpoints, latest, or best (default)")
     parser.add_argument("--format", choices=(*_FORMATS, "all"), default="numpy", help="default: numpy")
     parser.add_argument("--out", help="folder for the files (default: exported, in the run directory)")
     return parser.parse_args(arguments)

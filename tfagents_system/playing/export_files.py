@@ -1,18 +1,22 @@
-"""Writes a policy as a file of another format, and compares it with the checkpoint before the file gets its name."""
+"""Writes a policy as `policy.npz`, `policy.tflite` or `policy.onnx`, and compares each file before it gets its name.
+
+What a TFLite or ONNX file takes and returns is described in JSON beside it: `policy.onnx.json`, `policy.tflite.json`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tree
+from tensorflow.lite.tools import flatbuffer_utils
 from tf_agents.policies import py_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
 
@@ -20,21 +24,28 @@ from tfagents_system.envs import specs
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.envs.history import policy_time_step_spec, seen_by_actor
 from tfagents_system.errors import UserError
-from tfagents_system.policies import exports, files
-from tfagents_system.policies.description import Description, UnsupportedNetworkError, describe
-from tfagents_system.policies.environment_policies import of_single_frames
-from tfagents_system.policies.files import load_policy, load_saved_model
+from tfagents_system.policies import numpy_policy
+from tfagents_system.policies.description import Description, NetworkLayers, UnsupportedNetworkError, describe
+from tfagents_system.policies.environment_policies import (
+    SingleFramesPolicy,
+    in_environment_units,
+    innermost,
+    of_single_frames,
+)
+from tfagents_system.policies.files import FILE_NAME, PLAYER, load_policy, load_saved_model, without_notes
 from tfagents_system.policies.names import iteration_of
-from tfagents_system.policies.network_check import TOLERANCE, random_observations, regret
+from tfagents_system.policies.network_check import TOLERANCE, greedy_difference, mode, random_episodes
 from tfagents_system.policies.weights import assign_weights, named_variables, read_weights
+from tfagents_system.policies.worker_policy import FixedPolicy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 
 _EPISODES, _STEPS = 8, 4
+_OPSET = 17  # Of ONNX, from 2022: runtimes on embedded boards support it, too.
 
 
 class ExportError(Exception):
-    """A file could not be written, or acts differently from the checkpoint."""
+    """A file acts differently from the checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +107,7 @@ def write(source: Source, name: str, folder: Path) -> tuple[Path, float]:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".export_") as temporary:
         written = _WRITERS[name](source, Path(temporary))
-        found = load_policy(written, "--out")
-        difference = largest_difference(source, found)
+        difference = largest_difference(source, load_policy(written, "--out"))
         if not difference <= TOLERANCE:
             raise ExportError(
                 f"{written.name} acts otherwise than {source.description['checkpoint']} (by {difference:.2g} of half "
@@ -111,88 +121,112 @@ def write(source: Source, name: str, folder: Path) -> tuple[Path, float]:
 def notes(path: Path) -> str:
     """Further notes on a written file."""
     if path.suffix == ".npz":
-        return f"; {files.PLAYER.name} beside it plays it"
-    if path.suffix == ".tflite" and exports.uses_tensorflow_ops(path):
-        return "; it needs an interpreter with TensorFlow's own ops (Flex)"
+        return f"; {PLAYER.name} beside it plays it"
+    if path.suffix == ".tflite":
+        operators = flatbuffer_utils.read_model(str(path)).operatorCodes
+        if any((operator.customCode or b"").startswith(b"Flex") for operator in operators):
+            return "; it needs an interpreter with TensorFlow's own ops (Flex)"
     return ""
 
 
-def largest_difference(source: Source, found: py_policy.PyPolicy, seed: int = 0) -> float:
-    """The largest difference of two policies' actions on random observations, as a share of half the action's range.
+def largest_difference(source: Source, exported: py_policy.PyPolicy) -> float:
+    """The largest difference of a file's actions, and of the SavedModel's, from those of the agent's network.
 
-    Of policies that choose one of n actions: how much lower the chosen one's score is than the best one's, as a share
-    of the scores, because rounding may exchange actions of nearly equal score.
-
-    Compares several steps of several episodes, singly and batched. float32 rounding at the action's bounds does not
-    count: 0 means that there is no other difference.
+    As a share of half the action's range, or as of `network_check.regret`. Compares several steps of several episodes,
+    one by one and together; NaN where an action is.
     """
-    rng = np.random.default_rng(seed)
-    steps = [random_observations(source.policy, _EPISODES, rng) for _ in range(_STEPS)]
-    expected = [_acts(source.reference, [_one(step, k) for step in steps]) for k in range(_EPISODES)]
-    alone = [_acts(found, [_one(step, k) for step in steps]) for k in range(_EPISODES)]
-    together = _acts(found, steps, _EPISODES)
-    if source.actions.rows is not None:
-        scores = _scores(source.policy, steps)
-        every = [together, *(np.swapaxes(each, 0, 1) for each in (np.array(alone), np.array(expected)))]
-        chosen = [[[source.actions.to_agent(action) for action in step] for step in taken] for taken in every]
-        return float(np.max([regret(np.array(actions), scores) for actions in chosen]))
-    low, high = source.actions.environment_spec.minimum, source.actions.environment_spec.maximum
-    half_range = np.subtract(high, low) / 2.0
-    scale = np.where(half_range > 0, half_range, 1.0)
-    one_rounding = np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32))
-    differences = np.abs([np.subtract(alone, expected), np.subtract(np.swapaxes(together, 0, 1), expected)])
-    # NaN stays NaN, which is not below the tolerance.
-    return float(np.max(np.maximum(differences - one_rounding, 0.0) / scale))
-
-
-def _acts(policy: py_policy.PyPolicy, observations: Sequence[Any], n: int = 1) -> np.ndarray:
-    """The actions of an episode, or of n at once: `[T, ..., action_dim]` float64."""
-    state, actions = policy.get_initial_state(n), []
-    for k, observation in enumerate(observations):
-        step_type = ts.StepType.FIRST if k == 0 else ts.StepType.MID
-        step = policy.action(ts.TimeStep(step_type, np.float32(0.0), np.float32(1.0), observation), state)
-        state = step.state
-        actions.append(np.asarray(step.action, np.float64))
-    return np.stack(actions)
-
-
-def _scores(policy: tf_policy.TFPolicy, steps: Sequence[Any]) -> np.ndarray:
-    """The scores `[T, episodes, n]` of all actions."""
-    state, scores = policy.get_initial_state(_EPISODES), []
-    for k, observation in enumerate(steps):
-        step_type = tf.fill([_EPISODES], ts.StepType.FIRST if k == 0 else ts.StepType.MID)
-        zeros, ones = tf.zeros([_EPISODES]), tf.ones([_EPISODES])
-        time_step = ts.TimeStep(step_type, zeros, ones, tf.nest.map_structure(tf.constant, observation))
-        step = policy.distribution(time_step, state)
-        state = step.state
-        scores.append(step.action.logits_parameter().numpy())
-    return np.stack(scores)
-
-
-def _one(batch: Any, k: int) -> Any:
-    return tree.map_structure(lambda leaf: leaf[k], batch)
+    one_by_one = [FixedPolicy(policy, source.actions, _EPISODES) for policy in (source.reference, exported)]
+    state, differences = exported.get_initial_state(_EPISODES), []
+    for steps, distribution in random_episodes(source.policy, _EPISODES, _STEPS, np.random.default_rng(0)):
+        together = exported.action(ts.TimeStep(steps.step_type, steps.reward, steps.discount, steps.spec), state)
+        state = together.state
+        try:
+            chosen = [policy.act(steps, True)[0] for policy in one_by_one]
+        except FloatingPointError:
+            return float("nan")
+        chosen.append(np.stack([source.actions.to_agent(action) for action in together.action]))
+        differences += [greedy_difference(actions, distribution) for actions in chosen]
+    return float(np.max(differences))
 
 
 def _write_numpy(source: Source, folder: Path) -> Path:
-    path = folder / "policy.npz"
+    """For `numpy_policy.py`, which is written beside it.
+
+    Raises:
+      UserError: It contains something that NumPy can't compute.
+    """
+    policy, description = source.policy, dict(source.description)
     try:
-        files.save_numpy(path, source.policy, source.description)
+        network = NetworkLayers(innermost(policy), policy.frames if isinstance(policy, SingleFramesPolicy) else ())
     except UnsupportedNetworkError as error:
         raise UserError(f"numpy can't hold this policy: {error}; --format tflite and onnx take any network") from None
-    shutil.copyfile(files.PLAYER, folder / files.PLAYER.name)
+    arrays = network.arrays(read_weights(network.variables))
+    description |= {"layers": network.layers, "inputs": network.observation}
+    of_environment = [leaf for leaf in network.observation if not leaf.get("is_zero")]
+    if any("frames" in leaf for leaf in of_environment):
+        leaves = zip(description["observation"], of_environment, strict=True)
+        description["observation"] = [{**leaf, **of_network} for leaf, of_network in leaves]
+        state = numpy_policy.Network(network.observation, network.layers, arrays).state
+        description["state"] = [
+            {"name": f"state_{k}", "shape": [len(part)], "dtype": "float32"} for k, part in enumerate(state)
+        ]
+    action = description["action"]
+    bounds = {name: np.asarray(action[name], action["dtype"]) for name in ("low", "high", "rows") if name in action}
+    path = folder / f"{FILE_NAME}.npz"
+    np.savez(path, description=np.array(json.dumps(description)), **bounds, **arrays)
+    shutil.copyfile(PLAYER, folder / PLAYER.name)
     return path
 
 
 def _write_tflite(source: Source, folder: Path) -> Path:
-    path = folder / "policy.tflite"
-    exports.save_tflite(path, source.policy, source.actions, source.description)
-    return path
+    function = _greedy_function(source)
+    with without_notes():
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], source.policy)
+        # TensorFlow's own ops, which not every interpreter has, are used only if TensorFlow Lite lacks one.
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
+        return _with_description(source, folder / f"{FILE_NAME}.tflite", converter.convert())
 
 
 def _write_onnx(source: Source, folder: Path) -> Path:
-    path = folder / "policy.onnx"
-    exports.save_onnx(path, source.policy, source.actions, source.description)
+    import tf2onnx
+
+    function = _greedy_function(source)
+    logging.getLogger("tf2onnx").setLevel(logging.ERROR)
+    model, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=_OPSET)
+    return _with_description(source, folder / f"{FILE_NAME}.onnx", model.SerializeToString())
+
+
+def _with_description(source: Source, path: Path, model: bytes) -> Path:
+    path.write_bytes(model)
+    Path(f"{path}.json").write_text(json.dumps(source.description))
     return path
+
+
+def _greedy_function(source: Source) -> Any:
+    """A `tf.function` of the observation's arrays and those of the state, n of each, in the order of the description.
+
+    It returns a dictionary: `action` in the environment's own units, and each part of the next state as
+    `next_<its name>`. The time step's other fields are those of a step within an episode: an episode begins with a
+    state of zeros.
+    """
+    policy, description = source.policy, source.description
+    inputs, num_leaves = [*description["observation"], *description["state"]], len(description["observation"])
+    observation_spec, state_spec = policy.time_step_spec.observation, policy.policy_state_spec
+
+    def act(*arrays: tf.Tensor) -> dict[str, tf.Tensor]:
+        n = tf.shape(arrays[0])[0]
+        observation = tf.nest.pack_sequence_as(observation_spec, arrays[:num_leaves])
+        state = tf.nest.pack_sequence_as(state_spec, arrays[num_leaves:])
+        time_step = ts.TimeStep(tf.fill([n], ts.StepType.MID), tf.zeros([n]), tf.ones([n]), observation)
+        step = policy._distribution(time_step, state)
+        following = zip(description["state"], tf.nest.flatten(step.state), strict=True)
+        return {
+            "action": in_environment_units(mode(step.action), source.actions),
+            **{f"next_{spec['name']}": value for spec, value in following},
+        }
+
+    signature = [tf.TensorSpec((None, *spec["shape"]), spec["dtype"], spec["name"]) for spec in inputs]
+    return tf.function(act, input_signature=signature, autograph=False)
 
 
 _WRITERS = {"numpy": _write_numpy, "tflite": _write_tflite, "onnx": _write_onnx}

@@ -1,4 +1,7 @@
-"""Plays episodes with a saved policy, greedily; draws them where a video is wanted."""
+"""Plays episodes, greedily with a saved policy or with the actions of a recorded one, and draws videos of them.
+
+TensorFlow is imported when something is played.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,27 @@ import dataclasses
 import random
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tfagents_system.envs.curriculum import EvaluatedTask, Values, values_in_words
 from tfagents_system.envs.info_keys import SUCCESS_KEYS
-from tfagents_system.playing import montage, video
+from tfagents_system.envs.rendering import NO_VIDEO
+from tfagents_system.errors import UserError
+from tfagents_system.playing import video
 from tfagents_system.playing.played_environment import check_fit, make_env, stopping_between_steps
 from tfagents_system.report.episodes import success_rate
 from tfagents_system.report.long_work import LongWork
+from tfagents_system.run_files.episodes import ACTIONS, RecordedEpisode, action_names, load_episode
 from tfagents_system.train_params_base import TrainParamsBase
+
+if TYPE_CHECKING:
+    from tf_agents.policies import py_policy
+
+REPLAY = "--replay_actions"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,43 +46,120 @@ class PlayedEpisode:
     episode_return: float
     length: int
     success: bool | None
-    video: Path | None
+    video: Path | None = None
     curriculum: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
+class Policy:
+    """Called with an observation as training's environment gives it, returns the action in the environment's own units.
+
+    A policy with a memory (recurrent networks, stacked frames) remembers the episode until `reset()`.
+    """
+
+    def __init__(self, policy: py_policy.PyPolicy) -> None:
+        self._policy = policy
+        self.reset()
+
+    def reset(self) -> None:
+        """An episode begins."""
+        self._is_first, self._state = True, self._policy.get_initial_state(1)
+
+    def __call__(self, observation: Any) -> Any:
+        """Action `[...]` of one observation, NumPy arrays of the environment's dtypes.
+
+        Args:
+          observation: May have other parts beside those that the actor sees (`actor_observations`). Discrete parts are
+            one-hot, as in training, and `action_history` is a part where the params ask for it.
+
+        Raises:
+          ValueError: A part is missing, or has another shape.
+        """
+        from tf_agents.trajectories import time_step as ts
+
+        return self.act(ts.restart(observation) if self._is_first else ts.transition(observation, reward=0.0))
+
+    def act(self, time_step: Any) -> Any:
+        """The same of an environment's time step."""
+        from tfagents_system.policies.fit import arrays_for
+
+        seen = arrays_for(time_step.observation, self._policy.time_step_spec.observation)
+        step = self._policy.action(time_step._replace(observation=seen), self._state)
+        self._is_first, self._state = False, step.state
+        return step.action
+
+
 def play(
-    params: TrainParamsBase,
-    path: Path,
-    num_episodes: int,
-    seed: int,
-    video_dir: Path | None = None,
-    on_episode: Callable[[int, PlayedEpisode], None] | None = None,
-    work: LongWork | None = None,
+    params: TrainParamsBase, path: Path, num_episodes: int, seed: int, video_dir: Path | None = None
 ) -> list[PlayedEpisode]:
-    """Plays episodes with a greedy policy.
+    """Plays episodes with a greedy policy, and prints each.
 
     Args:
       path: The policy: a checkpoint of a run, a SavedModel, or an exported file.
       seed: Determines all random numbers, but those that a SavedModel which explores draws itself.
-      video_dir: Where videos go; None makes none.
-      on_episode: Called with every episode, from 1; the default prints it.
-      work: What this is a part of: it is told what is under way; None: this is the whole.
+      video_dir: Where videos go; None makes none. An environment that can't be drawn has none either, which is noted.
 
     Raises:
-      UserError: The policy does not fit the environment, or the environment can't be drawn.
+      UserError: The policy does not fit the environment.
       EnvironmentFault: The environment failed.
       KeyboardInterrupt: See `stopping_between_steps`.
     """
-    if work is None:
-        what = "playing" if video_dir is None else "playing and drawing"
-        with LongWork(what, num_episodes, "episodes") as work:
-            told = on_episode or _print_episode
 
-            def count(k: int, episode: PlayedEpisode) -> None:
-                work.done = k
-                told(k, episode)
+    def on_episode(k: int, episode: PlayedEpisode) -> None:
+        success = "" if episode.success is None else f", {'success' if episode.success else 'no success'}"
+        mp4 = f", {episode.video}" if episode.video else ""
+        print(f"episode {k}: return {episode.episode_return:.3f}, {episode.length} steps{success}{mp4}", flush=True)
+        work.advance()
 
-            return play(params, path, num_episodes, seed, video_dir, count, work)
+    with LongWork("playing" if video_dir is None else "playing and drawing", num_episodes, "episodes") as work:
+        return _episodes(params, path, num_episodes, seed, video_dir, work, on_episode)
+
+
+def play_montage(params: TrainParamsBase, checkpoints: Sequence[Path], seed: int, video_dir: Path) -> None:
+    """One episode of each checkpoint, then all of them side by side in one video.
+
+    Raises:
+      UserError, EnvironmentFault, KeyboardInterrupt: As of `play`; or the environment can't be drawn.
+    """
+    if len(checkpoints) == 1:
+        print(f"note: {checkpoints[0].name} is the only checkpoint: the montage shows it alone", flush=True)
+    parts = []
+    with tempfile.TemporaryDirectory(prefix="montage_") as folder:
+        with LongWork("montage", len(checkpoints), "checkpoints") as work:
+            for checkpoint in checkpoints:
+                (episode,) = _episodes(params, checkpoint, 1, seed, Path(folder), work)
+                print(f"{checkpoint.name}: return {episode.episode_return:.3f}, {episode.length} steps", flush=True)
+                if episode.video is None:
+                    raise UserError("a montage needs pictures: play without --montage")
+                values = [f"return {episode.episode_return:.1f}", values_in_words(episode.curriculum)]
+                train_step = int(checkpoint.name.rpartition("_")[2])
+                part = video.Part(episode.video, f"train step {train_step:,}", ", ".join(filter(None, values)))
+                parts.append(part)
+                work.advance()
+        print(video.join(parts, video_dir / "montage.mp4"))
+
+
+def summary(episodes: Sequence[PlayedEpisode]) -> str:
+    """One line for the user on the returns of all episodes."""
+    returns = [episode.episode_return for episode in episodes]
+    successes = success_rate(episode.success for episode in episodes)
+    rate = "" if successes is None else f", success {successes:.0%}"
+    if len(returns) == 1:  # Which has no spread.
+        return f"mean return {returns[0]:.3f} over 1 episode{rate}"
+    spread = f"min {min(returns):.3f}, max {max(returns):.3f}"
+    mean, std = statistics.fmean(returns), statistics.pstdev(returns)
+    return f"mean return {mean:.3f} +- {std:.3f} (standard deviation; {spread}) over {len(returns)} episodes{rate}"
+
+
+def _episodes(
+    params: TrainParamsBase,
+    path: Path,
+    num_episodes: int,
+    seed: int,
+    video_dir: Path | None,
+    work: LongWork,
+    on_episode: Callable[[int, PlayedEpisode], None] = lambda k, episode: None,
+) -> list[PlayedEpisode]:
+    """As of `play`; `on_episode` is called with each episode, from 1."""
     work.doing = "loading the policy"
     policy = _load_policy(path)
     random.seed(seed)
@@ -85,44 +173,33 @@ def play(
         values = _apply_curriculum(params, env, _iteration(params, path, policy))
         for k in range(1, num_episodes + 1):
             env.evaluation_episode = k - 1
+            time_step = env.reset()
+            check_stop()
+            if k == 1 and video_dir is not None and not _can_be_drawn(env):
+                video_dir = None
             mp4 = video_dir / f"{path.name}_seed_{seed}_episode_{k}.mp4" if video_dir else None
-            episodes.append(dataclasses.replace(_play_episode(env, policy, mp4, work, check_stop), curriculum=values))
-            (on_episode or _print_episode)(k, episodes[-1])
+            with video.recording(env, mp4) if mp4 else contextlib.nullcontext() as draw:
+
+                def on_step(steps: int, draw: Callable[[int], None] | None = draw) -> None:
+                    work.doing = f"step {steps:,}"
+                    check_stop()
+                    if draw is not None:
+                        draw(steps)
+
+                episode = _run_episode(env, policy, time_step, on_step)
+            episodes.append(dataclasses.replace(episode, video=mp4, curriculum=values))
+            on_episode(k, episodes[-1])
     return episodes
 
 
-def play_montage(params: TrainParamsBase, checkpoints: Sequence[Path], seed: int, video_dir: Path) -> None:
-    """One episode of each checkpoint, then all of them side by side in one video."""
-    if len(checkpoints) == 1:
-        print(f"note: {checkpoints[0].name} is the only checkpoint: the montage shows it alone", flush=True)
-    parts = []
-    with tempfile.TemporaryDirectory(prefix="montage_") as temporary, contextlib.ExitStack() as stack:
-        work = stack.enter_context(LongWork("montage", len(checkpoints), "checkpoints"))
-        for checkpoint in checkpoints:
-            train_step = int(checkpoint.name.rpartition("_")[2])
-
-            def tell(k: int, episode: PlayedEpisode, name: str = checkpoint.name) -> None:
-                print(f"{name}: return {episode.episode_return:.3f}, {episode.length} steps", flush=True)
-
-            episode = play(params, checkpoint, 1, seed, Path(temporary), tell, work)[0]
-            work.advance()
-            assert episode.video is not None
-            played = [f"return {episode.episode_return:.1f}", values_in_words(episode.curriculum)]
-            parts.append(montage.Part(episode.video, f"train step {train_step:,}", ", ".join(filter(None, played))))
-        stack.close()
-        print(montage.join(parts, video_dir / "montage.mp4"))
-
-
-def summary(episodes: Sequence[PlayedEpisode]) -> str:
-    """One line for the user on the returns of all episodes."""
-    returns = [episode.episode_return for episode in episodes]
-    successes = success_rate(episode.success for episode in episodes)
-    rate = "" if successes is None else f", success {successes:.0%}"
-    if len(returns) == 1:  # Which has no spread.
-        return f"mean return {returns[0]:.3f} over 1 episode{rate}"
-    spread = f"min {min(returns):.3f}, max {max(returns):.3f}"
-    mean, std = statistics.fmean(returns), statistics.pstdev(returns)
-    return f"mean return {mean:.3f} +- {std:.3f} (standard deviation; {spread}) over {len(returns)} episodes{rate}"
+def _can_be_drawn(env: Any) -> bool:
+    """Whether an environment, just after its reset, gives a picture; prints why it does not."""
+    try:
+        env.render_frame()
+    except UserError as error:
+        print(f"note: no video: {error.findings[0].replace(f', {NO_VIDEO}', '')}", flush=True)
+        return False
+    return True
 
 
 def _load_policy(path: Path) -> Any:
@@ -153,45 +230,88 @@ def _apply_curriculum(params: TrainParamsBase, env: Any, iteration: int) -> Valu
     return values
 
 
-def _play_episode(
-    env: Any, policy: Any, path: Path | None, work: LongWork, check_stop: Callable[[], None]
-) -> PlayedEpisode:
-    time_step = env.reset()
-    check_stop()
-    with contextlib.nullcontext() if path is None else video.recording(env, path) as draw:
-
-        def tell(steps: int) -> None:
-            work.doing = f"step {steps:,}"
-            check_stop()
-            if draw is not None:
-                draw(steps)
-
-        episode = _run_episode(env, policy, time_step, tell)
-    return dataclasses.replace(episode, video=path)
-
-
 def _run_episode(
-    env: Any, policy: Any, time_step: Any, on_step: Callable[[int], None] = lambda steps: None
+    env: Any, loaded: Any, time_step: Any, on_step: Callable[[int], None] = lambda steps: None
 ) -> PlayedEpisode:
-    from tfagents_system.policies.fit import arrays_for
-
-    policy_state, spec = policy.get_initial_state(1), policy.time_step_spec.observation
-    episode_return, length, success = 0.0, 0, None
+    policy, episode_return, length, success = Policy(loaded), 0.0, 0, None
     while not time_step.is_last():
-        seen = time_step._replace(observation=arrays_for(time_step.observation, spec))
-        step = policy.action(seen, policy_state)
-        policy_state = step.state
-        time_step = env.step_in_environment_units(step.action)
+        time_step = env.step_in_environment_units(policy.act(time_step))
         episode_return += float(time_step.reward)
         length += 1
         for key in SUCCESS_KEYS:
             if key in env.info:
                 success = bool(env.info[key])
         on_step(length)
-    return PlayedEpisode(episode_return, length, success, None)
+    return PlayedEpisode(episode_return, length, success)
 
 
-def _print_episode(k: int, episode: PlayedEpisode) -> None:
-    success = "" if episode.success is None else f", {'success' if episode.success else 'no success'}"
-    mp4 = f", {episode.video}" if episode.video else ""
-    print(f"episode {k}: return {episode.episode_return:.3f}, {episode.length} steps{success}{mp4}", flush=True)
+def replay(params: TrainParamsBase, path: Path, video_dir: Path | None = None) -> str:
+    """Plays the actions of a recorded episode (`keep_best_episodes`) in the environment that they were chosen in.
+
+    Args:
+      params: Of the run.
+      path: The file.
+      video_dir: Where the video goes; None makes none.
+
+    Returns:
+      Two lines for the user, and a note where the episode was not seeded.
+
+    Raises:
+      UserError: It is no recorded episode, or of another environment.
+      EnvironmentFault: The environment failed.
+    """
+    from tfagents_system.envs.episode_seeds import seed_episode
+
+    recorded = load_episode(path, REPLAY)
+    rewards = []
+    with stopping_between_steps(
+        env := make_env(params, recorded.seed or 0, video_dir is not None, recorded.env_id)
+    ) as check_stop:
+        actions = list(_actions(recorded, env, path))
+        for name, value in recorded.curriculum.items():
+            env.set_state({name: value})
+        seed_episode(env, recorded.seed or 0)
+        env.reset()
+        mp4 = video_dir / f"{path.stem}.mp4" if video_dir is not None and _can_be_drawn(env) else None
+        with contextlib.ExitStack() as stack:
+            draw = stack.enter_context(video.recording(env, mp4)) if mp4 else lambda steps: None
+            work = stack.enter_context(LongWork("playing", len(actions), "steps"))
+            for action in actions:
+                time_step = env.step(action)
+                rewards.append(float(time_step.reward))
+                work.advance()
+                check_stop()
+                draw(len(rewards))
+                if time_step.is_last():
+                    break
+    what = f"{len(recorded)} steps of worker {recorded.worker_id} with {recorded.checkpoint}"
+    values = f", {values_in_words(recorded.curriculum)}" if recorded.curriculum else ""
+    lines = [
+        f"recorded: return {recorded.episode_return:.3f}, {what}{values}",
+        f"replayed: return {sum(rewards):.3f}, {len(rewards)} steps" + (f", {mp4}" if mp4 else ""),
+    ]
+    if recorded.seed is None:
+        lines.append("note: the episode was not seeded, so what is random in the environment is not repeated")
+    return "\n".join(lines)
+
+
+def _actions(recorded: RecordedEpisode, env: Any, path: Path) -> Iterator[Any]:
+    """The agent's actions, step by step.
+
+    Raises:
+      UserError: The environment takes others.
+    """
+    import tree
+
+    paths, specs = zip(*tree.flatten_with_path(env.action_spec()), strict=True)
+    names = action_names(list(paths))
+    takes = {name: tuple(spec.shape) for name, spec in zip(names, specs, strict=True)}
+    has = {name: values.shape[1:] for name, values in recorded.lists.items() if name.split("/")[0] == ACTIONS}
+    if has != takes:
+        raise UserError(
+            f"{REPLAY}={path} has actions of shapes {has}, but this environment takes {takes}: give --exp_dir, or "
+            "--params and --config, of the run that recorded it"
+        )
+    for leaves in zip(*(recorded.lists[name] for name in names), strict=True):
+        arrays = [np.asarray(leaf, spec.dtype) for leaf, spec in zip(leaves, specs, strict=True)]
+        yield tree.unflatten_as(env.action_spec(), arrays)

@@ -15,33 +15,23 @@ from tfagents_system.machine.signals import raising_when_insisted
 from tfagents_system.train_params_base import TrainParamsBase
 
 
-def make_env(params: TrainParamsBase, seed: int, render: bool) -> Any:
-    """The TrainingEnvironment of `loading.make_play_env`.
+def make_env(params: TrainParamsBase, seed: int, render: bool, env_id: int | None = None) -> Any:
+    """The TrainingEnvironment of an evaluation.
+
+    Args:
+      render: `render_frame` will be called.
+      env_id: Of the environment that collected an episode, to repeat it in.
 
     Raises:
       UserError: It can't be built.
     """
     from tfagents_system.envs import loading
-
-    return _made(lambda: loading.make_play_env(params, seed, render))
-
-
-def make_replay_env(params: TrainParamsBase, seed: int, env_id: int, render: bool) -> Any:
-    """The TrainingEnvironment of `loading.make_replay_env`.
-
-    Raises:
-      UserError: It can't be built.
-    """
-    from tfagents_system.envs import loading
-
-    return _made(lambda: loading.make_replay_env(params, seed, env_id, render))
-
-
-def _made(make: Callable[[], Any]) -> Any:
     from tfagents_system.envs.faults import EnvironmentFault, describe_error
 
     try:
-        return make()
+        if env_id is None:
+            return loading.make_play_env(params, seed, render)
+        return loading.make_replay_env(params, seed, env_id, render)
     except (UserError, EnvironmentFault):
         raise
     except Exception as error:
@@ -86,7 +76,8 @@ def check_fit(policy: Any, env: Any) -> None:
     Raises:
       UserError: The policy was trained on another kind of environment.
     """
-    from tfagents_system.policies.fit import fit_findings
+    from tfagents_system.policies.fit import bounds_findings, shape_findings
 
-    if findings := fit_findings(policy, env.observation_spec(), env.environment_action_spec):
+    specs = env.observation_spec(), env.environment_action_spec
+    if findings := shape_findings(policy, *specs) or bounds_findings(policy, specs[1]):
         raise UserError(*(f"{finding}: give --params and --config of the same run" for finding in findings))

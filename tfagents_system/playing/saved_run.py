@@ -12,7 +12,7 @@ from typing import Any
 
 from tfagents_system.checks.spelling import is_meant
 from tfagents_system.envs.curriculum import check_curriculum
-from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, ProcessSettings
+from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import read_json
 from tfagents_system.policies.names import train_step_of
@@ -67,8 +67,8 @@ def output_folder(text: str, flag: str) -> Path:
 
 def checkpoint_names(paths: RunPaths) -> list[str]:
     """The policy checkpoints of a run, oldest first."""
-    found = paths.policy_checkpoints.glob("policy_checkpoint_*")
-    return sorted(path.name for path in found if train_step_of(path.name) is not None and path.is_dir())
+    folders = paths.policy_checkpoints.glob("policy_checkpoint_*")
+    return sorted(path.name for path in folders if train_step_of(path.name) is not None and path.is_dir())
 
 
 def best_checkpoint(paths: RunPaths) -> str | None:
@@ -77,34 +77,38 @@ def best_checkpoint(paths: RunPaths) -> str | None:
     return None if name is None else str(name)
 
 
-def find_checkpoint(paths: RunPaths, name: str) -> Path:
+def find_checkpoint(paths: RunPaths, name: str | None = None) -> Path:
     """The folder of a policy checkpoint.
 
     Args:
-      name: Its name, `latest` or `best`.
+      name: Its name, `latest` or `best`; None: the best, or the latest where no policy was evaluated.
 
     Raises:
       UserError: There is none of that name.
     """
-    found = checkpoint_names(paths)
-    if not found:
+    names, best = checkpoint_names(paths), best_checkpoint(paths)
+    if not names:
         raise UserError(f"{paths.exp_dir} has no policy yet: wait for the run's first checkpoint")
-    there_are = f"there are {', '.join(found)}"
-    if name == "latest":
-        name = found[-1]
-    elif name == "best":
-        best = best_checkpoint(paths)
-        if best is None:
-            raise UserError(
-                f"{paths.exp_dir} has no best checkpoint, no policy was evaluated yet: wait for an evaluation, or "
-                f"take latest ({there_are})"
-            )
-        name = best
-    name = name.rstrip("/")
-    if name not in found:
+    there_are = f"there are {', '.join(names)}"
+    if name == "best" and best is None:
+        raise UserError(
+            f"{paths.exp_dir} has no best checkpoint, no policy was evaluated yet: wait for an evaluation, or take "
+            f"latest ({there_are})"
+        )
+    name = {None: best if best in names else names[-1], "best": best, "latest": names[-1]}.get(name) or str(
+        name
+    ).rstrip("/")
+    if name not in names:
         meant = is_meant(name, ("best", "latest"))
         raise UserError(f"{paths.policy_checkpoints} has no checkpoint {name}{meant}: {there_are}, latest and best")
     return paths.policy_checkpoints / name
+
+
+def checkpoint_in_words(paths: RunPaths, checkpoint: Path) -> str:
+    """`policy_checkpoint_0000004800 (best) of logs/pendulum`."""
+    roles = {"best": best_checkpoint(paths), "latest": next(reversed(checkpoint_names(paths)), None)}
+    words = " and ".join(role for role, name in roles.items() if name == checkpoint.name)
+    return f"{checkpoint.name}{f' ({words})' if words else ''} of {paths.exp_dir}"
 
 
 def milestones(paths: RunPaths) -> list[Path]:
@@ -115,13 +119,11 @@ def milestones(paths: RunPaths) -> list[Path]:
     Raises:
       UserError: There is none.
     """
-    latest = find_checkpoint(paths, "latest").name
-    names = checkpoint_names(paths)
-    best = best_checkpoint(paths)
-    up_to = names[: names.index(best if best in names else latest) + 1]
-    chosen = dict.fromkeys((up_to[0], up_to[len(up_to) // 2], up_to[-1]))
+    last, names = find_checkpoint(paths).name, checkpoint_names(paths)
+    up_to = names[: names.index(last) + 1]
+    chosen = dict.fromkeys((up_to[0], up_to[len(up_to) // 2], last))
     if len(chosen) < 3:
-        chosen[latest] = None
+        chosen[names[-1]] = None
     return [paths.policy_checkpoints / name for name in chosen]
 
 
@@ -160,16 +162,13 @@ def load_run_params(paths: RunPaths | None, params_flag: str | None, config_flag
 
 def _process(run: Mapping[str, Any]) -> ProcessSettings | None:
     """As SAC_ENV_PYTHON and SAC_STEP_TIMEOUT_SECS say now; where one is not set, as the run was trained."""
-    start = run.get("start", {}).get("variables", {})
-    python, secs = start.get("env_python"), start.get("step_timeout_secs", DEFAULT_STEP_TIMEOUT_SECS)
-    values, findings = read_variables(os.environ, vars_file=None, root=_ROOT)
-    if wrong := [text for text in findings if text.startswith(("SAC_ENV_PYTHON=", "SAC_STEP_TIMEOUT_SECS="))]:
+    trained = run.get("start", {}).get("variables", {})
+    names = {"SAC_ENV_PYTHON": "env_python", "SAC_STEP_TIMEOUT_SECS": "step_timeout_secs"}
+    of_run = {name: str(trained[field]) for name, field in names.items() if trained.get(field) is not None}
+    values, findings = read_variables({**of_run, **os.environ}, vars_file=None, root=_ROOT)
+    if wrong := [text for text in findings if text.startswith(tuple(f"{name}=" for name in names))]:
         raise UserError(*wrong)
-    if "SAC_ENV_PYTHON" in os.environ:
-        python = values.get("env_python")
-    if "SAC_STEP_TIMEOUT_SECS" in os.environ:
-        secs = values.get("step_timeout_secs", secs)
-    return ProcessSettings.of({"env_python": python and Path(python), "step_timeout_secs": secs})
+    return ProcessSettings.of(values)
 
 
 def _check(env_config: dict) -> None:

@@ -1,74 +1,36 @@
-"""Policies on disk, whatever their format: SavedModels, checkpoints of a run, and exported files."""
+"""Saved policies of every format, loaded as one kind of policy: SavedModels, checkpoints of a run, exported files.
+
+A policy is a description and weights, with three backends: TensorFlow in SavedModels, NumPy in `policy.npz`, and the
+interpreters of `policy.tflite` and `policy.onnx`, which have the description in JSON beside them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.policies import policy_loader, py_policy, tf_policy
+from tf_agents.policies import policy_loader, py_policy
 from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.errors import UserError
+from tfagents_system.machine.installed import is_installed
 from tfagents_system.policies import numpy_policy
-from tfagents_system.policies.description import (
-    Description,
-    NetworkLayers,
-    action_array_spec,
-    observation_array_specs,
-)
-from tfagents_system.policies.environment_policies import SingleFramesPolicy, innermost
-from tfagents_system.policies.numpy_policy import initial_state, observation_leaves
-from tfagents_system.policies.weights import read_weights
+from tfagents_system.policies.description import Description, action_array_spec, observation_array_specs
 
 FILE_NAME = "policy"
 PLAYER = Path(numpy_policy.__file__)  # Plays policy.npz with NumPy alone.
 _MODEL = "greedy_policy"  # A run's SavedModel, to which its checkpoints of weights belong.
+_SUFFIXES = (".npz", ".tflite", ".onnx")  # The simplest first.
 
-
-class PolicyFile(Protocol):
-    """An opened file of one format: how actions are computed, for logs, and what `description.describe` returned."""
-
-    inference: str
-    description: Description
-
-    def run(self, leaves: list[np.ndarray], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Actions `[n, action_dim]` in the environment's units and next state, of n observations."""
-
-
-class ExportedPolicy(py_policy.PyPolicy):
-    """An exported file as a policy. Like a loaded SavedModel it takes one time step without a batch dimension.
-
-    Args:
-      file: The file.
-    """
-
-    def __init__(self, file: PolicyFile) -> None:
-        description = file.description
-        state_spec = tuple(
-            tf.TensorSpec(tuple(spec["shape"]), spec["dtype"], spec["name"]) for spec in description["state"]
-        )
-        super().__init__(
-            ts.time_step_spec(observation_array_specs(description)), action_array_spec(description), state_spec
-        )
-        self._file = file
-        self.inference = file.inference
-        self.description = description
-
-    def get_train_step(self) -> int:
-        """Updates done when its checkpoint was saved."""
-        return int(self.description["train_step"])
-
-    def _get_initial_state(self, batch_size: int | None) -> tuple[np.ndarray, ...]:
-        return tuple(initial_state(self.description, batch_size or 1))
-
-    def _action(self, time_step: ts.TimeStep, policy_state: Any, seed: Any = None) -> policy_step.PolicyStep:
-        leaves, is_batch = observation_leaves(time_step.observation, self.description["observation"])
-        actions, state = self._file.run(leaves, list(policy_state))
-        return policy_step.PolicyStep(actions if is_batch else actions[0], tuple(state))
+# Actions `[n, action_dim]` in the environment's units and the next state, of the arrays of n observations and a state.
+Step = Callable[[list[np.ndarray], list[np.ndarray]], tuple[np.ndarray, list[np.ndarray]]]
 
 
 def load_policy(path: Path, setting: str) -> py_policy.PyPolicy:
@@ -82,13 +44,14 @@ def load_policy(path: Path, setting: str) -> py_policy.PyPolicy:
     Raises:
       UserError: It is none of these.
     """
-    file = _exported_file(path)
-    if file is not None:
-        try:
-            return ExportedPolicy(_opened(file))
-        except (OSError, ValueError, KeyError) as error:
-            raise UserError(f"{setting}={path} can't be loaded: {error}") from None
-    return load_saved_model(path, setting)
+    files = [path / f"{FILE_NAME}{suffix}" for suffix in _SUFFIXES] if path.is_dir() else [path]
+    file = next((file for file in files if file.suffix in _SUFFIXES and file.is_file()), None)
+    if file is None:
+        return load_saved_model(path, setting)
+    try:
+        return ExportedPolicy(file)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{setting}={path} can't be loaded: {error}") from None
 
 
 def load_saved_model(path: Path, setting: str) -> py_policy.PyPolicy:
@@ -107,55 +70,94 @@ def load_saved_model(path: Path, setting: str) -> py_policy.PyPolicy:
         raise UserError(f"{setting}={path} can't be loaded: {error}") from None
 
 
-def _exported_file(path: Path) -> Path | None:
-    """The exported file at a path; of a folder's files the simplest."""
-    suffixes = (".npz", ".tflite", ".onnx")
-    files = [path / f"{FILE_NAME}{suffix}" for suffix in suffixes] if path.is_dir() else [path]
-    return next((file for file in files if file.suffix in suffixes and file.is_file()), None)
+class ExportedPolicy(py_policy.PyPolicy):
+    """An exported file as a policy. It takes one time step without a batch dimension, as a SavedModel does, or n.
 
-
-def _opened(file: Path) -> PolicyFile:
-    if file.suffix == ".npz":
-        return NumpyFile(file)
-    from tfagents_system.policies.exports import ExportedFile
-
-    return ExportedFile(file)
-
-
-def save_numpy(path: Path, policy: tf_policy.TFPolicy, description: Description) -> None:
-    """Writes an agent's policy as `policy.npz`, which `numpy_policy.py` plays.
+    Attributes:
+      inference: How actions are computed, for logs.
+      description: What `description.describe` returned.
 
     Raises:
-      UnsupportedNetworkError: It contains something that NumPy can't compute.
-    """
-    network = NetworkLayers(innermost(policy), policy.frames if isinstance(policy, SingleFramesPolicy) else ())
-    action = description["action"]
-    bounds = {name: np.asarray(action[name], action["dtype"]) for name in ("low", "high", "rows") if name in action}
-    arrays = network.arrays(read_weights(network.variables))
-    further: dict[str, Any] = {"layers": network.layers, "inputs": network.observation}
-    of_environment = [leaf for leaf in network.observation if not leaf.get("is_zero")]
-    if any("frames" in leaf for leaf in of_environment):
-        leaves = zip(description["observation"], of_environment, strict=True)
-        further["observation"] = [{**leaf, **of_network} for leaf, of_network in leaves]
-        state = numpy_policy.Network(network.observation, network.layers, arrays).state
-        further["state"] = [
-            {"name": f"state_{k}", "shape": [len(part)], "dtype": "float32"} for k, part in enumerate(state)
-        ]
-    text = np.array(json.dumps({**description, **further}))
-    with path.open("wb") as file:
-        np.savez(file, description=text, **bounds, **arrays)
-
-
-class NumpyFile:
-    """Plays a `policy.npz` for `ExportedPolicy`.
-
-    Raises:
-      ValueError: The file is not a policy.
+      OSError, ValueError, KeyError: The file is no policy, or its description is not beside it.
+      UserError: onnxruntime is needed and not installed.
     """
 
-    inference = "policy file (numpy)"
+    _step: Step
 
     def __init__(self, path: Path) -> None:
-        self._policy = numpy_policy.load(path)
-        self.description: Description = self._policy.description
-        self.run = self._policy.step
+        if path.suffix == ".npz":
+            player = numpy_policy.load(path)
+            self.inference, self.description, self._step = "policy file (numpy)", player.description, player.step
+        else:
+            self.inference = f"policy file ({path.suffix[1:]})"
+            self.description = json.loads(Path(f"{path}.json").read_text())
+            self._step = _step_of(path, self.description)
+        state_spec = tuple(
+            tf.TensorSpec(tuple(spec["shape"]), spec["dtype"], spec["name"]) for spec in self.description["state"]
+        )
+        time_step_spec = ts.time_step_spec(observation_array_specs(self.description))
+        super().__init__(time_step_spec, action_array_spec(self.description), state_spec)
+
+    def get_train_step(self) -> int:
+        """Updates done when its checkpoint was saved."""
+        return int(self.description["train_step"])
+
+    def _get_initial_state(self, batch_size: int | None) -> tuple[np.ndarray, ...]:
+        return tuple(numpy_policy.initial_state(self.description, batch_size or 1))
+
+    def _action(self, time_step: ts.TimeStep, policy_state: Any, seed: Any = None) -> policy_step.PolicyStep:
+        leaves, is_batch = numpy_policy.observation_leaves(time_step.observation, self.description["observation"])
+        actions, state = self._step(leaves, list(policy_state))
+        return policy_step.PolicyStep(actions if is_batch else actions[0], tuple(state))
+
+
+def _step_of(path: Path, description: Description) -> Step:
+    """What a file for an interpreter computes. Its arrays are named as in the description."""
+    state_names = [spec["name"] for spec in description["state"]]
+    inputs = [*(spec["name"] for spec in description["observation"]), *state_names]
+    outputs = ["action", *(f"next_{name}" for name in state_names)]
+    run = (_onnx_runner if path.suffix == ".onnx" else _tflite_runner)(path, outputs)
+
+    def step(leaves: list[np.ndarray], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+        action, *following = run(dict(zip(inputs, [*leaves, *state], strict=True)))
+        return action, following
+
+    return step
+
+
+def _onnx_runner(path: Path, outputs: list[str]) -> Callable[[dict[str, np.ndarray]], list[np.ndarray]]:
+    require("onnxruntime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime does not export its exception types.
+        raise ValueError(f"onnxruntime does not read it: {error}") from error
+    return lambda arrays: session.run(outputs, arrays)
+
+
+def _tflite_runner(path: Path, outputs: list[str]) -> Callable[[dict[str, np.ndarray]], list[np.ndarray]]:
+    with without_notes():
+        runner = tf.lite.Interpreter(str(path), num_threads=1).get_signature_runner()
+    return lambda arrays: [*map(runner(**arrays).__getitem__, outputs)]
+
+
+def require(*packages: str) -> None:
+    """Raises UserError if a package that ONNX files need is not installed."""
+    if missing := [package for package in packages if not is_installed(package)]:
+        raise UserError(f"ONNX files need {' and '.join(missing)}: in the toolkit's folder, pip install '.[onnx]'")
+
+
+@contextlib.contextmanager
+def without_notes() -> Iterator[None]:
+    """TensorFlow Lite writes statistics to standard error, past Python's own streams."""
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

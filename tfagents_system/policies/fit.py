@@ -38,11 +38,6 @@ def arrays_for(observation: Any, spec: Any) -> Any:
     return tree.map_structure_with_path(array, spec)
 
 
-def fit_findings(policy: Any, observation_spec: Any, action_spec: Any) -> list[str]:
-    """As `shape_findings`, and actions must have the same bounds."""
-    return shape_findings(policy, observation_spec, action_spec) or bounds_findings(policy, action_spec)
-
-
 def shape_findings(policy: Any, observation_spec: Any, action_spec: Any) -> list[str]:
     """What keeps a policy from acting in an environment, a sentence without remedy each; empty if it can.
 

@@ -1,11 +1,16 @@
-"""Whether NumPy computes a network's actions as TensorFlow does: each start checks it once, in its trial."""
+"""Whether a backend computes a network's actions as TensorFlow does.
+
+Each start checks it of NumPy once, in its trial, and each export of its file.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tf_agents.distributions.utils import SquashToSpecNormal
 from tf_agents.policies import tf_policy
 from tf_agents.trajectories import time_step as ts
 
@@ -75,27 +80,47 @@ def network_difference(agent: Any, frame_stack: FrameStack = 1) -> float:
     assign_weights(variables, initial | moved)
     try:
         greedy, sampling = (NumpyWorkerPolicy(agent, 0, _LANES, frame_stack) for _ in range(2))
-        state, differences = network.get_initial_state(_LANES), []
-        for step_type in (ts.StepType.FIRST, ts.StepType.MID):
-            observation = random_observations(network, _LANES, rng)
-            columns = np.full(_LANES, step_type), np.zeros(_LANES, np.float32), np.ones(_LANES, np.float32)
-            steps = LaneSteps(*columns, tf.nest.flatten(observation), observation)
-            expected = network.distribution(
-                tf.nest.map_structure(tf.constant, ts.TimeStep(*columns, observation)), state
-            )
-            state = expected.state
-            modes = greedy.act(steps, True)[0]
-            if isinstance(innermost(network), ScorePolicy):
-                differences.append(regret(modes, expected.action.logits_parameter().numpy()))
-                continue
-            mean, std = (values.numpy() for values in mean_and_std(expected.action))
-            noise = rng.standard_normal(mean.shape).astype(np.float32)
-            sampling.network.noise = iter([noise.reshape(_LANES, -1).T])
-            samples = sampling.act(steps, False)[0]
-            differences += [np.abs(modes - np.tanh(mean)).max(), np.abs(samples - np.tanh(mean + std * noise)).max()]
+        differences = []
+        for steps, distribution in random_episodes(network, _LANES, 2, rng):
+            differences.append(greedy_difference(greedy.act(steps, True)[0], distribution))
+            if not isinstance(innermost(network), ScorePolicy):
+                mean, std = (values.numpy() for values in mean_and_std(distribution))
+                noise = rng.standard_normal(mean.shape).astype(np.float32)
+                sampling.network.noise = iter([noise.reshape(_LANES, -1).T])
+                differences.append(np.abs(sampling.act(steps, False)[0] - np.tanh(mean + std * noise)).max())
         return float(np.max(differences))
     finally:
         assign_weights(variables, initial)
+
+
+def random_episodes(
+    network: tf_policy.TFPolicy, count: int, num_steps: int, rng: np.random.Generator
+) -> Iterator[tuple[LaneSteps, Any]]:
+    """Steps of `count` episodes with random observations, and the distributions of the network's actions."""
+    state = network.get_initial_state(count)
+    for k in range(num_steps):
+        step_type = ts.StepType.FIRST if k == 0 else ts.StepType.MID
+        observation = random_observations(network, count, rng)
+        columns = np.full(count, step_type), np.zeros(count, np.float32), np.ones(count, np.float32)
+        step = network.distribution(tf.nest.map_structure(tf.constant, ts.TimeStep(*columns, observation)), state)
+        state = step.state
+        yield LaneSteps(*columns, tf.nest.flatten(observation), observation), step.action
+
+
+def greedy_difference(actions: np.ndarray, distribution: Any) -> float:
+    """The largest difference of an agent's actions `[n, ...]` from a distribution's mode; of scores the `regret`."""
+    if hasattr(distribution, "logits_parameter"):
+        return regret(actions, distribution.logits_parameter().numpy())
+    return float(np.abs(actions - mode(distribution).numpy()).max())
+
+
+def mode(distribution: Any) -> tf.Tensor:
+    """The most likely actions."""
+    if isinstance(distribution, SquashToSpecNormal):
+        # Its mode() computes shapes of distributions, for which ONNX has no ops.
+        mean = distribution.input_distribution.loc
+        return distribution.action_magnitudes * tf.tanh(mean) + distribution.action_means
+    return distribution.mode()
 
 
 def regret(chosen: np.ndarray, scores: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""A device that is played: it knows of an evaluation, and a signal lets it wait before the program ends."""
+"""Played episodes are those of an evaluation; a signal lets a device wait before the program ends."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tf_agents.policies import py_policy
+from tf_agents.trajectories import policy_step
 
 from tests.support.devices_for_tests import DummyDevice
 from tests.support.fakes import FakeParams
+from tests.support.tracks_driven import Tracks
+from tfagents_system.envs import loading
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.examples.racing import params as racing
 from tfagents_system.machine.signals import STOP_SIGNALS
 from tfagents_system.playing import play
 
@@ -75,6 +80,36 @@ def played(
         with pytest.raises(KeyboardInterrupt):
             play.play(params, Path("policy"), episodes, 0, video_dir)
     return params
+
+
+class Braking(py_policy.PyPolicy):
+    """Of a race."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env.time_step_spec(), env.action_spec())
+
+    def _action(self, time_step: Any, policy_state: Any = (), seed: Any = None) -> policy_step.PolicyStep:
+        return policy_step.PolicyStep(np.array([0.0, 1.0, 0.0], np.float32), policy_state)
+
+
+def test_played_episodes_are_those_of_an_evaluation_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracks: list[str] = []
+
+    class Race(racing.TrainParams):
+        def env_ctor(self, *args: Any, **kwargs: Any) -> Any:
+            return Tracks(super().env_ctor(*args, **kwargs), tracks)
+
+    curriculum = {"friction": {"iters": [0], "range": [0.9, 0.9], "apply_to_eval": True}}
+    params = Race({"horizon": 3, "racing": {"observations": ["motion"]}, "curriculum": curriculum})
+    with loading.make_play_env(params, 0, render=False) as env:
+        policy = Braking(env)
+    monkeypatch.setattr(play, "_load_policy", lambda path: policy)
+    monkeypatch.setattr(play, "_iteration", lambda params, path, policy: 0)
+    episodes = play.play(params, tmp_path, 6, seed=0)
+    assert tracks == [f"closed/held_out/{k}" for k in (0, 1, 2, 3, 4, 0)]
+    assert len(episodes) == 6
 
 
 def test_its_resets_know_of_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,5 +184,6 @@ def test_a_picture_is_finished_after_the_device_waits(monkeypatch: pytest.Monkey
 
     device = DummyDevice(VirtualClock())
     monkeypatch.setattr(play.video, "recording", recording)
+    monkeypatch.setattr(play, "_can_be_drawn", lambda env: True)
     played(monkeypatch, signal.SIGTERM, 1, device, tmp_path)
     assert [what for what, _, _ in device.log[-2:]] == ["wait", "video"]
