@@ -105,7 +105,9 @@ COMMANDS = {
     "experience": Command(
         "import, export and show experience", "sac experience show logs/reacher", "experience.__main__"
     ),
-    "racing": Command("record rewards, check and time racing environments", "sac racing --help", "racing"),
+    "racing": Command(
+        "record rewards, check and time racing environments", "sac racing --help", "examples.racing.recorder"
+    ),
     "parameters": Command(
         "the attributes of TrainParams: defaults, values, meanings",
         "sac parameters learning_rate",
