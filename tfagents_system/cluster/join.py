@@ -27,7 +27,6 @@ from typing import Any
 
 from tfagents_system.checks.findings import Findings
 from tfagents_system.cluster.ssh import fetch_run
-from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import plan_for
@@ -49,6 +48,7 @@ from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
+from tfagents_system.settings.input_files import FOLDER, copies_of
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.resolved import SHARED, Settings
 from tfagents_system.settings.variables import RunVariables, as_text, read_variables, variable_name, without_task
@@ -203,11 +203,11 @@ class JoinInputs:
         Raises:
           OSError: It can't be written.
         """
+        for folder in (paths.input_files, paths.params_folder):
+            shutil.rmtree(folder, ignore_errors=True)
         for name, content in self.files.items():
+            (paths.exp_dir / name).parent.mkdir(exist_ok=True)
             write_atomically(paths.exp_dir / name, content, 0o600)  # As the run has its run.json.
-        if paths.reward.name not in self.files:
-            paths.reward.unlink(missing_ok=True)
-        shutil.rmtree(paths.params_folder, ignore_errors=True)
         if self.params_folder is not None:  # The path in the run's run.json may be one of another machine.
             names = [name for name in self.params_files if (self.params_folder / name).is_file()]
             params_folder.copy_files(self.params_folder, names, paths.params_folder)
@@ -279,8 +279,7 @@ class JoinPreparation(Preparation):
         if (run := self._target.run) is not None:
             files = [run.params, run.config, run.specs, run.run_json]
             contents = {path.name: path.read_bytes() for path in files}
-            if run.reward.exists():
-                contents[run.reward.name] = run.reward.read_bytes()
+            contents |= {f"{FOLDER}/{path.name}": path.read_bytes() for path in run.input_files.glob("*")}
             copied = run_inputs.kept_digests(run)
             return JoinInputs(contents) if copied is None else JoinInputs(contents, run.params_folder, list(copied))
         assert self.paths is not None and self.inspection.specs is not None
@@ -289,8 +288,8 @@ class JoinPreparation(Preparation):
             self.paths.config.name: self.values["config"].read_bytes(),
             self.paths.specs.name: self.inspection.specs,
         }
-        if (reward := named_in(self.inspection.config, self.values["params"].parent)) is not None:
-            contents[self.paths.reward.name] = reward.read_bytes()
+        sources = copies_of(self.inspection.config, self.values["params"].parent)
+        contents |= {f"{FOLDER}/{name}": path.read_bytes() for name, path in sources.items()}
         return JoinInputs(contents)
 
     def _most_that_fit(self, slots: int | None) -> int:
@@ -327,8 +326,7 @@ class JoinPreparation(Preparation):
             return
         with tempfile.TemporaryDirectory() as folder:
             inputs = RunPaths(Path(folder))
-            for name, content in self.inputs().files.items():
-                (inputs.exp_dir / name).write_bytes(content)
+            JoinInputs(self.inputs().files).write(inputs)
             identity = identity_of(inputs, self.overrides)
             self.findings.extend(check_path(target.server, target.credentials, target.password_file, identity))
 
@@ -528,8 +526,8 @@ def join(
             own = own.joined(Settings.read(paths.run_json).shared())
             run_directory.write_start(paths, own.variables)
         else:
-            reward = paths.reward if paths.reward.exists() else None
-            files = Inputs(variables.params, variables.config, reward=reward)
+            input_files = {path.name: path for path in paths.input_files.glob("*")}
+            files = Inputs(variables.params, variables.config, input_files=input_files)
             run_directory.write_inputs(paths, own, files)
         plan = claim_cpus(variables, claims)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")

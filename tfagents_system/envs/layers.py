@@ -37,13 +37,10 @@ def time_limit_of(env: Any) -> int | None:
 def device_layer(layers: Iterable[Any]) -> Any:
     """The first of the layers that acts in real time: rtgym's, or one with `real_time = True`; None without one.
 
-    A wrapper that forwards attributes to what it wraps is passed over: what is set there would not arrive. Of an
-    environment in a process of its own what stands for that layer here.
+    A wrapper that forwards attributes to what it wraps is passed over: what is set there would not arrive.
     """
     found = None
     for layer in layers:
-        if (of_process := inspect.getattr_static(layer, "real_time_layer", None)) is not None:
-            return of_process
         if type(layer).__module__.partition(".")[0] == "rtgym":
             return layer
         if getattr(layer, "real_time", False) is True:
@@ -51,20 +48,6 @@ def device_layer(layers: Iterable[Any]) -> Any:
             if inspect.getattr_static(layer, "real_time", None) is not None:
                 break  # Else it is forwarded, most likely from one of the next layers.
     return found
-
-
-def default_action_of(layer: Any) -> Any:
-    """What acts until the first action, in the environment's own units; None where it does not say."""
-    found = getattr(layer, "default_action", None)
-    if found is None and hasattr(layer, "get_default_action"):
-        found = layer.get_default_action()
-    return found
-
-
-def set_evaluation_of(layer: Any, is_evaluation: bool) -> None:
-    """Whether the episodes from the next reset on are of an evaluation; nothing where nobody wants to know."""
-    if hasattr(layer, "is_evaluation"):
-        layer.is_evaluation = is_evaluation
 
 
 def set_evaluation_episode(layers: Iterable[Any], number: int) -> None:
@@ -80,22 +63,6 @@ def set_evaluation_episode(layers: Iterable[Any], number: int) -> None:
             return
 
 
-def take_metrics_of(layer: Any) -> dict[str, float]:
-    """What `take_metrics` of a device tells: NaN for what is no number; empty where it has none, or nothing to tell.
-
-    Of NumPy's types as well: the numbers travel as JSON.
-    """
-    take = getattr(layer, "take_metrics", None)
-    return {str(name): _as_float(value) for name, value in dict(take() or {}).items()} if callable(take) else {}
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return float("nan")
-
-
 def options_of_evaluation(
     options: dict[str, Any] | None, is_evaluation: bool, episode: int | None
 ) -> dict[str, Any] | None:
@@ -103,12 +70,3 @@ def options_of_evaluation(
     told: dict[str, Any] = {EVALUATION: True} if is_evaluation else {}
     told |= {} if episode is None else {EVALUATION_EPISODE: episode}
     return {**(options or {}), **told} if told else options
-
-
-def limit_steps_of(layer: Any, horizon: int) -> None:
-    """An episode ends after so many steps at the latest, and the last action is not sent."""
-    if hasattr(layer, "limit_steps"):
-        layer.limit_steps(horizon)
-    elif hasattr(layer, "ep_max_length"):
-        own = layer.ep_max_length
-        layer.ep_max_length = horizon if own is None else min(own, horizon)
