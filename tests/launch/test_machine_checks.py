@@ -163,3 +163,21 @@ def test_addresses_of_mlflow_are_checked_and_keys_in_them_not_shown(uris: str, t
     for uri in uris.split():
         errors = tracking({"mlflow_uri": uri})
         assert len(errors) == bool(told) and told in "".join(errors) and "s3cret" not in "".join(errors), uri
+
+
+def test_pins_that_the_installed_packages_violate_are_errors(tmp_path: Path) -> None:
+    numpy = importlib.metadata.version("numpy")
+    (tmp_path / "requirements.txt").write_text(
+        f"-r other.txt\nnumpy=={numpy}  # As here.\nGymnasium==0.1\nno-such-package==3\ntree>=9\n"
+    )
+    (tmp_path / "pyproject.toml").write_text(
+        "[project]\ndependencies = ['numpy==1.0; python_version > \"3\"', 'rich']\n"
+    )
+    findings = Findings()
+    machine_checks.check_pins(tmp_path, findings)
+    gymnasium, pinned = findings.errors
+    assert (
+        f"requirements.txt pins Gymnasium==0.1, and {importlib.metadata.version('gymnasium')} is installed" in gymnasium
+    )
+    assert f"run `{sys.executable} -m pip install 'Gymnasium==0.1'`, or change the pin" in gymnasium
+    assert f"pyproject.toml pins numpy==1.0, and {numpy} is installed" in pinned

@@ -109,6 +109,16 @@ def check_packages(findings: Findings) -> None:
     findings.fact("packages", f"Python {sys.version.split()[0]}, {count} required packages")
 
 
+def check_pins(folder: Path, findings: Findings) -> None:
+    """Whether packages have the versions that files beside the params pin with `==`."""
+    for file, requirement, version in required_packages.violated_pins(folder):
+        findings.error(
+            "packages",
+            f"{file} pins {requirement}, and {version} is installed: run `{sys.executable} -m pip install "
+            f"'{requirement}'`, or change the pin",
+        )
+
+
 def check_tracking(values: Mapping[str, Any], environ: Mapping[str, str], findings: Findings) -> None:
     """What would keep metrics from being sent: packages, a key that lacks, one that logs would show."""
     wandb, uri, errors = values.get("wandb"), values.get("mlflow_uri"), list[str]()

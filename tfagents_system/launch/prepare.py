@@ -148,6 +148,8 @@ class Preparation:
             if not self._is_for_job:
                 self.plan = machine_checks.check_machine(self.values, self.environ, self.findings)
             machine_checks.check_packages(self.findings)
+            if "params" in self.values and "env_python" not in self.values:
+                machine_checks.check_pins(self.values["params"].parent, self.findings)
             if has_directory and self._is_let_in():
                 work.doing = "the files beside the params"
                 self._look_at_files()

@@ -11,6 +11,7 @@ import importlib.metadata
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,25 @@ def missing(dev: bool) -> list[str]:
         if version is None or (requirement and not requirement.specifier.contains(version, prereleases=True)):
             findings.append(f"{wanted} (found {version or 'none'})")
     return findings
+
+
+def violated_pins(folder: Path) -> Iterator[tuple[Path, str, str]]:
+    """(file, requirement, installed version) of packages that requirements.txt or pyproject.toml of a folder pins."""
+    lines = dict[Path, list[str]]()
+    if (file := folder / "requirements.txt").is_file():
+        lines[file] = [line.partition(" #")[0] for line in file.read_text(errors="replace").splitlines()]
+    if (file := folder / "pyproject.toml").is_file() and file.resolve() != _PYPROJECT:
+        try:
+            lines[file] = tomllib.loads(file.read_text()).get("project", {}).get("dependencies", [])
+        except ValueError:
+            pass  # It is for other programs.
+    for path, line in ((path, line) for path, entries in lines.items() for line in entries):
+        if "==" not in line or (requirement := _parsed(line)) is None:
+            continue
+        version, pinned = _installed(requirement.name), [pin for pin in requirement.specifier if pin.operator == "=="]
+        is_meant = requirement.marker is None or requirement.marker.evaluate()
+        if is_meant and version is not None and not all(pin.contains(version, prereleases=True) for pin in pinned):
+            yield path, f"{requirement.name}{requirement.specifier}", version
 
 
 def _installed(package: str) -> str | None:
