@@ -198,7 +198,7 @@ class RingFiles:
             for slot in (content[: HEADER.itemsize], content[HEADER.itemsize :]):
                 with contextlib.suppress(DamagedHeaderError):
                     headers.append(self.parse_header(slot))
-        return max(headers, key=lambda header: int(header["generation"]), default=None)
+        return max(headers, key=lambda header: int(header["generation"])) if headers else None
 
     def mend_header(self) -> None:
         """Makes an empty header if there is no whole one."""
