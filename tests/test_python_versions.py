@@ -43,7 +43,7 @@ def test_files_of_every_kind_are_among_them():
     names = {path.name: minor for path, minor in PROMISES.items()}
     assert names["requeue.py"] == 9, "compute nodes"
     assert names["env_server.py"] == 9, "SAC_ENV_PYTHON"
-    assert names["real_time.py"] == names["track.py"] == 9, "a race there"
+    assert names["real_time.py"] == names["trajectory_reward.py"] == 9, "a device there"
     assert 8 in names.values(), "the exported policy"
 
 
@@ -91,11 +91,10 @@ def unions_at_run_time(path):
     ]
 
 
-def test_the_races_run_in_the_python_of_a_users_simulator():
-    """Their parts read the JSON there, with the types of their settings."""
-    files = imported_by("tfagents_system.examples.racing_real_time.params")
-    parts = ("car_process", "driver", "environment", "real_time", "sensors", "settings", "track", "track_map")
-    assert {f"tfagents_system/envs/racing/{part}.py" for part in parts} <= set(files.values())
+def test_the_reward_of_a_trajectory_runs_in_the_python_of_a_users_simulator():
+    """It reads the JSON there, with the types of its settings."""
+    files = imported_by("tfagents_system.examples.racing.trajectory_reward")
+    assert "tfagents_system/examples/racing/trajectory_reward.py" in files.values()
     assert {name: found(path, 9) for path, name in files.items()} == dict.fromkeys(files.values(), "")
     assert {name: unions_at_run_time(path) for path, name in files.items()} == {name: [] for name in files.values()}
 

@@ -86,7 +86,7 @@ _COMMANDS = (
         positional="--exp_dir",
     ),
     Command("experience", "experience.__main__", "import, export and show experience", "show logs/reacher"),
-    Command("racing", "racing", "record rewards, check and time racing environments", "--help"),
+    Command("racing", "examples.racing.recorder", "record rewards, check and time racing environments", "--help"),
     Command("parameters", "settings.parameters_page", "attributes of TrainParams and their defaults", "learning_rate"),
     Command(
         "tune-params",

@@ -134,7 +134,7 @@ class WorkerEnvironments:
 
     def set_due(self, iteration: int) -> None:
         """Collect environments are to have the curriculum's values of this iteration from their next episode on."""
-        self._values.set_due(iteration, [Place(False, index) for index in range(len(self.collect))])
+        self._values.set_due(iteration)
 
     def has_due(self, place: Place) -> bool:
         """Whether values of the curriculum wait for the next episode there."""
@@ -147,7 +147,7 @@ class WorkerEnvironments:
           UserError: An environment has no such parameter.
           EnvironmentFault: See `replace`.
         """
-        self._set_all(place, self._values.taken(place))
+        self._set_all(place, self._values.due(place))
 
     def set_evaluated(self, iteration: int) -> None:
         """Sets what the curriculum has for evaluating a policy of this iteration, whatever is collected meanwhile.

@@ -18,11 +18,10 @@ import numpy as np
 
 from tfagents_system import load_run
 from tfagents_system.envs.curriculum import EvaluatedTask
-from tfagents_system.envs.racing.environment import RacingEnvironment
-from tfagents_system.envs.racing.settings import RacingSettings
-from tfagents_system.envs.racing.track import HELD_OUT
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, exit_with
+from tfagents_system.examples.racing.environment import RacingEnvironment, RacingSettings
+from tfagents_system.examples.racing.track import HELD_OUT
 from tfagents_system.playing.called_policy import Policy
 from tfagents_system.playing.played_environment import make_env, stopping_between_steps
 from tfagents_system.playing.saved_run import load_run_params
@@ -66,7 +65,7 @@ def _params(run: Path) -> TrainParamsBase:
 
 
 def _racing(params: TrainParamsBase) -> RacingSettings:
-    return RacingSettings.of(params.env_config.get("racing", {}))
+    return RacingSettings.of(params.env_config)
 
 
 def _laps(run: Path, params: TrainParamsBase, env: TrainingEnvironment, begin: Callable[[], Action]) -> Laps:

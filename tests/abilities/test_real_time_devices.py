@@ -140,8 +140,8 @@ def test_one_device_a_worker_is_evaluated_in_turn(driven: Driven) -> None:
 def test_a_recorded_lap_pays_its_length(tmp_path: Path) -> None:
     config, reward = tmp_path / "config.json", tmp_path / "reward.npz"
     racing = {"observations": ["lidar", "camera"], "track": "closed/train/5", "off_track_metres": None}
-    settings = {"file": str(reward), "max_stray": 20.0}
-    config.write_text(json.dumps({"horizon": 1000, "racing": racing, "trajectory_reward": settings}))
+    own = {"trajectory_reward": {"max_stray": 20.0}, "input_files": {"trajectory_reward": str(reward)}}
+    config.write_text(json.dumps({"horizon": 1000, "racing": racing, **own}))
     flags = ["--params", ROOT / "tfagents_system/examples/racing/params.py", "--config", config]
     told = sac("racing", "record_reward", *flags)
     points = int(re.findall(r"([\d,]+) points of", told)[0].replace(",", ""))

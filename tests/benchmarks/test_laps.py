@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from benchmarks.learning import laps
-from tfagents_system.envs.racing.real_time import RacingDevice
 from tfagents_system.errors import UserError
+from tfagents_system.examples.racing.real_time import RacingDevice
 from tfagents_system.run_files.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]

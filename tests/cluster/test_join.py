@@ -275,7 +275,7 @@ def test_a_wrong_password_is_told_before_the_environment_is_tried(
     assert errors("wrong horse battery!") == [], "there is no gateway yet"
 
 
-def test_workers_have_the_reward_file_of_their_run(running: RunPaths, tmp_path: Path) -> None:
+def test_workers_have_the_input_files_of_their_run(running: RunPaths, tmp_path: Path) -> None:
     preparation = JoinPreparation(
         environ_of(tmp_path), None, Target("localhost:8123", None, None, running), running.joined, 1
     )
@@ -284,14 +284,16 @@ def test_workers_have_the_reward_file_of_their_run(running: RunPaths, tmp_path: 
     for path in (running.params, running.config, running.specs):
         path.write_bytes(b"")
     for content in (b"PK1", b"PK2", None):  # None: the run that they join next has none.
-        running.reward.write_bytes(content or b"")
+        file, copy = running.input_files / "laps.npz", own.input_files / "laps.npz"
+        running.input_files.mkdir(exist_ok=True)
+        file.write_bytes(content or b"")
         if content is None:
-            running.reward.unlink()
+            file.unlink()
         preparation.inputs().write(own)
-        assert (own.reward.read_bytes() if own.reward.exists() else None) == content
+        assert (copy.read_bytes() if copy.exists() else None) == content
 
 
-def test_the_reward_file_of_this_machine_is_part_of_what_is_compared(
+def test_the_input_files_of_this_machine_are_part_of_what_is_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the run can't be seen from here, its gateway compares the files."""
@@ -304,9 +306,9 @@ def test_the_reward_file_of_this_machine_is_part_of_what_is_compared(
     target, digests = Target("a:1", Path("/c"), None, None), []
     for content in (b"PK1", b"PK2", None):
         files = dict.fromkeys((own.params.name, own.config.name, own.specs.name), b"")
-        files |= {} if content is None else {own.reward.name: content}
+        files |= {} if content is None else {"input_files/laps.npz": content}
         join.join(run, JoinInputs(files), Overrides(), target, Claims(), StopFlag(signals=()), MagicMock())
-        digests.append(identity_of(own, Overrides()).get("reward"))
+        digests.append(identity_of(own, Overrides()).get("input_files/laps.npz"))
     assert digests == [hashlib.sha256(b"PK1").hexdigest(), hashlib.sha256(b"PK2").hexdigest(), None]
 
 

@@ -37,7 +37,8 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     (paths.params_folder / "mine.py").write_text("import beside\n")
     (paths.params_folder / "beside.py").write_text("")
     paths.config.write_text("{}")
-    paths.reward.write_bytes(b"PK\x03")
+    paths.input_files.mkdir()
+    (paths.input_files / "laps.npz").write_bytes(b"PK\x03")
     paths.specs.write_bytes(b"\x00specs\xff")
     paths.gateway_json.write_text('{"host": "node7", "port": 8443, "pid": 1}')
     credentials.make_credentials(paths.credentials, "test")
@@ -64,7 +65,7 @@ def test_its_inputs_come_as_they_are(there: RunPaths, tmp_path: Path) -> None:
         "SAC_CONFIG": str(run.paths.config),
     }
     assert (run.paths.params_folder / "beside.py").exists(), "params import what is beside them"
-    assert run.paths.reward.read_bytes() == b"PK\x03"
+    assert (run.paths.input_files / "laps.npz").read_bytes() == b"PK\x03"
     assert stat.S_IMODE(run.paths.exp_dir.stat().st_mode) == 0o700
     shutil.rmtree(there.params_folder)
     assert fetch(tmp_path).environ()["SAC_PARAMS"] == str(run.paths.params), "that of the first fetch is gone"

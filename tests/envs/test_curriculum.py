@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfagents_system.envs.curriculum import Curriculum, check_curriculum
+from tfagents_system.envs.curriculum import Curriculum, CurriculumValues, Place, check_curriculum
 from tfagents_system.errors import UserError
 
 
@@ -21,29 +21,23 @@ def test_values_by_iteration() -> None:
     curriculum = build(
         mass={"iters": [0, 2, 3, 5], "range": [0.0, 9.0]}, friction={"iters": [3, 4], "range": [0.5, 0.1]}
     )
-    due = {iteration: curriculum.due(iteration) for iteration in range(7)}
-    assert due == {
-        0: [("mass", 0.0)],
-        1: [],
-        2: [("mass", 3.0)],
-        3: [("mass", 6.0), ("friction", 0.5)],
-        4: [("friction", 0.1)],
-        5: [("mass", 9.0)],
-        6: [],
-    }
-    assert curriculum.values == {"mass": 9.0, "friction": 0.1}
+    assert [curriculum.values_at(iteration, is_eval=False) for iteration in range(7)] == [
+        {"mass": 0.0},
+        {"mass": 0.0},
+        {"mass": 3.0},
+        {"mass": 6.0, "friction": 0.5},
+        {"mass": 6.0, "friction": 0.1},
+        {"mass": 9.0, "friction": 0.1},
+        {"mass": 9.0, "friction": 0.1},
+    ]
+    assert curriculum.names == ["mass", "friction"] and curriculum.values == {}
+    assert Curriculum.from_config({"horizon": 10}).values_at(1000, is_eval=False) == {}
 
 
 def test_example_of_the_documentation() -> None:
     curriculum = build(mass={"iters": [0, 20000, 30000, 40000, 50000], "range": [0.0, 10.0]})
-    assert [curriculum.due(i)[0][1] for i in (0, 20000, 30000, 40000, 50000)] == [0.0, 2.5, 5.0, 7.5, 10.0]
-
-
-def test_parameters_that_have_not_started_have_no_value() -> None:
-    curriculum = build(mass={"iters": [0], "range": [1, 2]}, friction={"iters": [5], "range": [0.1, 0.2]})
-    curriculum.due(4)
-    assert curriculum.values == {"mass": 1}
-    assert list(curriculum.names) == ["mass", "friction"]
+    values = [curriculum.values_at(i, is_eval=False)["mass"] for i in (0, 20000, 30000, 40000, 50000)]
+    assert values == [0.0, 2.5, 5.0, 7.5, 10.0]
 
 
 def test_the_ends_of_the_ranges_each_once() -> None:
@@ -51,31 +45,31 @@ def test_the_ends_of_the_ranges_each_once() -> None:
     assert curriculum.end_values() == [("mass", 1), ("friction", 0.1), ("friction", 0.3)]
 
 
-def test_several_due_at_once_come_in_order() -> None:
-    curriculum = build(mass={"iters": [1, 1, 2, 9], "range": [0, 3]})
-    assert curriculum.due(5) == [("mass", 0), ("mass", 1), ("mass", 2)]
-    assert curriculum.due(5) == []
+def test_environments_are_set_once_and_again_where_training_goes_back() -> None:
+    class Env:
+        def set_state(self, state: dict[str, Any]) -> None:
+            calls.append(state)
+
+    calls: list[dict[str, Any]] = []
+    values, place = CurriculumValues(build(mass={"iters": [1, 1, 2, 9], "range": [0, 3]})), Place(False, 0)
+    for iteration in (0, 5, 6, 1, 9):
+        values.set_due(iteration)
+        for name, value in values.due(place):
+            values.set(Env(), place, name, value)
+        assert values.due(place) == []
+    assert calls == [{"mass": 2}, {"mass": 1}, {"mass": 3}] and values.all(place) == [("mass", 3)]
 
 
-def test_resume_gets_all_that_is_due_again() -> None:
-    entry = {"iters": [0, 10, 20], "range": [1.0, 2.0]}
-    assert build(mass=entry).due(15) == [("mass", 1.0), ("mass", 1.5)]
-
-
-def test_where_training_goes_back_the_values_do_too() -> None:
-    curriculum = build(mass={"iters": [0, 10, 20], "range": [1.0, 3.0]}, friction={"iters": [15, 16], "range": [5, 7]})
-    assert curriculum.due(20)[-1] == ("friction", 7)
-    assert curriculum.due(15) == [("mass", 2.0), ("friction", 5)]
-    assert curriculum.due(10) == [] and curriculum.values == {"mass": 2.0}
-    assert curriculum.due(16) == [("friction", 5), ("friction", 7)]
+def values_of(entry: dict[str, Any]) -> list[Any]:
+    return [build(level=entry).values_at(k, is_eval=False)["level"] for k in range(len(entry["iters"]))]
 
 
 def test_integers_stay_integers() -> None:
-    whole = [value for _, value in build(level={"iters": [0, 1, 2], "range": [2, 6]}).due(2)]
+    whole = values_of({"iters": [0, 1, 2], "range": [2, 6]})
     assert whole == [2, 4, 6] and all(type(value) is int for value in whole)
-    halves = [value for _, value in build(level={"iters": [0, 1, 2], "range": [0, 5]}).due(2)]
+    halves = values_of({"iters": [0, 1, 2], "range": [0, 5]})
     assert halves == [0.0, 2.5, 5.0] and all(type(value) is float for value in halves)
-    floats = [value for _, value in build(level={"iters": [0, 1], "range": [1.0, 2.0]}).due(2)]
+    floats = values_of({"iters": [0, 1], "range": [1.0, 2.0]})
     assert all(type(value) is float for value in floats)
 
 
@@ -88,23 +82,16 @@ def test_apply_to_eval() -> None:
     assert list(default.names) == ["mass", "friction"]
 
 
-def test_without_the_key_nothing_is_ever_due() -> None:
-    curriculum = Curriculum.from_config({"horizon": 10})
-    assert curriculum.due(1000) == [] and curriculum.values == {}
-
-
 @given(
     iters=st.lists(st.integers(0, 50), min_size=1, max_size=8).map(sorted),
     bounds=st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)),
-    visited=st.lists(st.integers(0, 60), min_size=1, max_size=20).map(sorted),
+    iteration=st.integers(0, 60),
 )
-def test_agrees_with_the_definition(iters: list[int], bounds: tuple[float, float], visited: list[int]) -> None:
-    curriculum = build(mass={"iters": iters, "range": list(bounds)})
+def test_agrees_with_the_definition(iters: list[int], bounds: tuple[float, float], iteration: int) -> None:
     values = np.linspace(*bounds, len(iters))
-    for iteration in visited:
-        curriculum.due(iteration)
-        passed = sum(start <= iteration for start in iters)
-        assert curriculum.values.get("mass") == (values[passed - 1] if passed else None)
+    passed = sum(start <= iteration for start in iters)
+    found = build(mass={"iters": iters, "range": list(bounds)}).values_at(iteration, is_eval=False)
+    assert found == ({"mass": values[passed - 1]} if passed else {})
 
 
 GOOD = {"iters": [0, 1], "range": [1, 2]}

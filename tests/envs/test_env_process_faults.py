@@ -48,12 +48,9 @@ def test_an_exception_names_the_users_line_and_the_process_goes_on(each_user: Fo
     ("does", "text"),
     [
         ("shape", r"expected shape \(4,\) but found \(3,\)"),
-        ("scalar", r"expected shape \(4,\) but found \(\)"),
         ("nan", "observation is not finite"),
-        ("inf", "observation is not finite"),
-        ("text", r"expected shape \(4,\) but found \(\)"),
-        ("ragged", "ValueError"),
-        ("none", r"expected shape \(4,\) but found \(\)"),
+        ("text", "expected numbers but found"),
+        ("none", "expected numbers but found None"),
         ("reward", "the reward is nan"),
     ],
 )
@@ -89,7 +86,7 @@ def test_a_hang_is_killed_with_its_children_and_told_with_its_line(
         env.reset()
 
 
-@pytest.mark.parametrize("ends_by", ["", "exit", "crash", "hang"])
+@pytest.mark.parametrize("ends_by", ["", "crash", "hang"])
 def test_players_in_sessions_of_their_own_end_with_their_environment_and_others_go_on(
     user: Folder, capfd: pytest.CaptureFixture[str], ends_by: str
 ) -> None:
@@ -175,13 +172,12 @@ def test_it_dies_with_its_parent_however_that_dies_and_whatever_it_does(user: Fo
     program = (
         "import sys, os, signal, time\n"
         "from pathlib import Path\n"
-        "from tfagents_system.envs import wire\n"
         "from tfagents_system.envs.env_process import EnvProcess, ProcessSettings\n"
         "from tfagents_system.settings.load_params import load_params\n"
         "config = {'horizon': 5, 'name': 'Counter', 'kwargs': {'does': 'hang in reset'}}\n"
         "params = load_params(Path('my_params.py'), config)\n"
         "env = EnvProcess(ProcessSettings(Path(sys.argv[1])), params, {'kind': 'collect', 'env_id': 0, 'seed': 0})\n"
-        "env._send(wire.RESET, {'seed': None})\n"
+        "env._send('reset', None, None, None)\n"
         "time.sleep(0.5)\n"
         "print(env.pid, sorted(os.sched_getaffinity(env.pid)), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

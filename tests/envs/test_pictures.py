@@ -4,8 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from tfagents_system.envs.pictures import SmallPictures, _shares, crop, grayscale, resize
-from tfagents_system.envs.rangefinder import Rangefinder
+from tfagents_system.envs.pictures import Rangefinder, SmallPictures, _shares, crop, grayscale, resize
 
 
 def test_a_part_is_cut_out():

@@ -15,15 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.support.starts_of_a_project import PARAMS, ROOT, Starter, loaded_mass, train, write
-from tfagents_system.envs.reward_files import polyline, read_points, write_points
-from tfagents_system.envs.reward_places import with_file_of
 from tfagents_system.launch import prepare
 from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.input_files import check_input_files, with_paths
 from tfagents_system.settings.load_params import load_env_config, load_params
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.resolved import read_run
@@ -323,88 +321,94 @@ def test_differences_are_cut_and_can_be_read_in_a_terminal(tmp_path: Path) -> No
     assert f"+\\x1b[2J{152 * '5'}..." in lines and "\x1b" not in "".join(lines)
 
 
-def record(path: Path, metres: float) -> Path:
-    points = polyline(np.stack([np.arange(0.0, metres, 0.5), np.zeros(int(2 * metres))], axis=1))
-    write_points(path, points, {})
+def record(path: Path, text: str) -> Path:
+    path.write_text(text)
     return path
 
 
 def file_of(params: Path, config: dict[str, Any]) -> str:
-    return str(with_file_of(params, config)["trajectory_reward"]["file"])
+    return str(with_paths(config, params)["input_files"]["laps"])
 
 
-def metres_of(paths: RunPaths) -> float:
-    """Of the trajectory that the run's programs read."""
+def text_of(paths: RunPaths) -> str:
+    """Of the file that the run's programs read."""
     overrides = Overrides.of_run(read_run(paths.run_json))
     merged = overrides.merged(load_env_config(paths.config))
     loaded = load_params(paths.params, merged, origin=run_inputs.origin_of_run(paths))
-    return float(read_points(Path(loaded.env_config["trajectory_reward"]["file"]))[-1, 0])
+    return Path(loaded.env_config["input_files"]["laps"]).read_text()
 
 
 @pytest.fixture
 def config(project: Path) -> Path:
     path = project / "config.json"
-    path.write_text(json.dumps({"horizon": 20, "trajectory_reward": {"file": "reward.npz"}}))
+    path.write_text(json.dumps({"horizon": 20, "input_files": {"laps": "laps.csv"}}))
     return path
 
 
 def test_it_is_looked_for_in_the_run_then_beside_the_params_then_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "params").mkdir()
+    (tmp_path / "params/input_files").mkdir(parents=True)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    params, section = tmp_path / "params/params.py", dict[str, Any](trajectory_reward={})
-    assert with_file_of(params, section) == section and with_file_of(params, {"horizon": 3}) == {"horizon": 3}
-    places = [tmp_path / "here/reward.npz", tmp_path / "params/reward.npz", tmp_path / "params/reward.points"]
-    for place in places:
-        record(place, 30.0)
-        assert file_of(params, section) == str(place)
-    assert with_file_of(params, {"horizon": 3}) == {"horizon": 3} and section == {"trajectory_reward": {}}
-    places[2].unlink()
-    elsewhere = record(tmp_path / "mine.npz", 30.0)
-    assert file_of(params, {"trajectory_reward": {"file": str(elsewhere)}}) == str(elsewhere)
-    for wrong in (3, {"file": 3}):
-        told_by_who_reads_it = {"trajectory_reward": wrong}
-        assert with_file_of(params, told_by_who_reads_it) == told_by_who_reads_it
+    params, section = tmp_path / "params/params.py", {"input_files": {"laps": "mine.csv"}}
+    assert with_paths(section, params) == section and with_paths({"horizon": 3}, params) == {"horizon": 3}
+    for folder in ("here/mine.csv", "params/mine.csv", "params/input_files/laps.csv"):
+        record(tmp_path / folder, "")
+        assert file_of(params, section) == str(tmp_path / folder)
+    assert section == {"input_files": {"laps": "mine.csv"}}
+    (tmp_path / "params/input_files/laps.csv").unlink()
+    elsewhere = record(tmp_path / "other.csv", "")
+    assert file_of(params, {"input_files": {"laps": str(elsewhere)}}) == str(elsewhere)
+
+
+@pytest.mark.parametrize("section", ["laps.csv", {"laps": 3}, {"a/b": "laps.csv"}, {"laps": ""}])
+def test_input_files_are_paths_by_name(section: Any, tmp_path: Path) -> None:
+    (finding,) = check_input_files({"input_files": section})
+    assert "correct it" in finding and with_paths({"input_files": section}, tmp_path) == {"input_files": section}
 
 
 @pytest.mark.parametrize("place", ["beside the params", "elsewhere"])
 def test_recording_it_again_changes_no_run_that_has_begun(
     place: str, environ: dict[str, str], project: Path, config: Path, start: Starter, tmp_path: Path
 ) -> None:
-    reward = record((project if place == "beside the params" else tmp_path) / "reward.npz", 30.0)
+    laps = record((project if place == "beside the params" else tmp_path) / "laps.csv", "1")
     if place == "elsewhere":
-        config.write_text(json.dumps({"horizon": 20, "trajectory_reward": {"file": str(reward)}}))
+        config.write_text(json.dumps({"horizon": 20, "input_files": {"laps": str(laps)}}))
     assert start().code == 0
     paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
 
-    record(reward, 40.0)
-    assert metres_of(paths) == 29.5
-    assert start().code == 0 and metres_of(paths) == 39.5, "a run without an update takes files as they are"
+    record(laps, "2")
+    assert text_of(paths) == "1"
+    assert start().code == 0 and text_of(paths) == "2", "a run without an update takes files as they are"
     train(paths)
-    record(reward, 50.0)
+    record(laps, "3")
     refused = start()
-    assert refused.code == 2 and f"{reward}. " in refused.told and "edited since the run began" in refused.told
-    assert start("--keep").code == 0 and metres_of(paths) == 39.5
-    reward.unlink()
+    assert (
+        refused.code == 2
+        and f"{laps}" in refused.told
+        and "-2" in refused.told
+        and "edited since the run began" in refused.told
+    )
+    assert start("--keep").code == 0 and text_of(paths) == "2"
+    laps.unlink()
     gone = start("--keep")
-    assert gone.code == 0 and metres_of(paths) == 39.5, "the run has its own"
+    assert gone.code == 0 and text_of(paths) == "2", "the run has its own"
 
 
-def test_experience_of_another_reward_is_removed_before_the_first_update(
+def test_experience_with_another_input_file_is_removed_before_the_first_update(
     environ: dict[str, str], project: Path, config: Path, tmp_path: Path
 ) -> None:
-    reward = record(tmp_path / "reward.npz", 30.0)
-    paths = write(environ, folder=None, reward=reward)
+    files = {"laps.csv": record(tmp_path / "laps.csv", "1")}
+    paths = write(environ, folder=None, input_files=files)
     paths.replay.mkdir()
-    write(environ, folder=None, reward=reward)
+    write(environ, folder=None, input_files=files)
     assert paths.replay.exists()
-    record(reward, 40.0)
-    write(environ, folder=None, reward=reward)
+    record(files["laps.csv"], "2")
+    write(environ, folder=None, input_files=files)
     assert not paths.replay.exists()
     write(environ, folder=None)
-    assert not paths.reward.exists()
+    assert not paths.input_files.exists()
 
 
 FOLDERS = ("replay", "checkpoints", "policies", "episodes", "journals")

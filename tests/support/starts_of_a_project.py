@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -51,7 +51,7 @@ def write(
     *,
     folder: Path | None,
     overrides: Overrides | None = None,
-    reward: Path | None = None,
+    input_files: Mapping[str, Path] | None = None,
     inputs: Inputs | None = None,
 ) -> RunPaths:
     """What a start leaves once its checks have passed."""
@@ -60,7 +60,8 @@ def write(
     paths = RunPaths(values["exp_dir"])
     digests = {} if folder is None else params_folder.digests_of(folder, params_folder.files_of(folder))
     imported = [name for name in digests if name.endswith(".py")]
-    inputs = inputs or Inputs(values["params"], values["config"], folder, digests, imported, reward=reward)
+    files = values["params"], values["config"]
+    inputs = inputs or Inputs(*files, folder, digests, imported, input_files=input_files or {})
     settings = Settings(RunVariables(**values), overrides or Overrides(), {"num_iter": 3})
     run_directory.write_inputs(paths, settings, inputs)
     return paths

@@ -92,8 +92,8 @@ JSON = {
         "command_delay": [0.0, 0.02],
         "observation_delay": [0.0, 0.01],
     },
+    "input_files": {"trajectory_reward": "~/TmrlData/reward/reward.npz"},
     "trajectory_reward": {
-        "file": "~/TmrlData/reward/reward.npz",
         "regain": True,
         "end_of_track": 100.0,
         "constant_penalty": 0.0,

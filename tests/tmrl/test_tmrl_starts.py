@@ -22,9 +22,9 @@ from tests.support.acting import LaneActor, action
 from tests.support.learner import Learner
 from tests.support.ports import free_port
 from tfagents_system import run
-from tfagents_system.envs.racing.environment import RacingEnvironment
-from tfagents_system.envs.reward_files import read_points
 from tfagents_system.errors import EXIT_DONE, TERMS, UserError, in_callers_terms
+from tfagents_system.examples.racing.environment import RacingEnvironment
+from tfagents_system.examples.racing.trajectory_reward import read_points
 from tfagents_system.machine.worker_slots import COLLECT, EXPERT, TEST
 from tfagents_system.policies.worker_policy import FixedPolicy
 from tfagents_system.settings.load_params import load_params
@@ -94,7 +94,7 @@ def test_install_makes_what_is_missing_and_keeps_the_rest(home: Path, capsys: py
         assert stat.S_IMODE((home / "config" / name).stat().st_mode) == 0o600
     for example in ("config_full.json", "config_lidar.json"):
         read_keys(json.loads((home / "resources" / example).read_text()), example)
-    points = read_points(home / "reward" / "reward.npz")
+    points = read_points(home / "reward" / "reward.npz")[0]
     assert len(points) > 3000 and np.linalg.norm(np.diff(points, axis=0), axis=1).max() < 0.11
 
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}

@@ -64,7 +64,6 @@ _WORDS: Final = {
     "config": "another configuration",
     "specs": "other specs",
     "settings": "other settings (--set)",
-    "reward": "another reward file",
 }
 
 
@@ -287,7 +286,8 @@ class Gateway:
         if hello.kind == DATA or (hello.kind == CHECK and not hello.identity):
             return
         differing = [
-            f"{_WORDS.get(name, name)} (SHA-256 {digest[:12]} there, {hello.identity.get(name, 'none')[:12]} here)"
+            f"{_WORDS.get(name, f'another {name}')} "
+            f"(SHA-256 {digest[:12]} there, {hello.identity.get(name, 'none')[:12]} here)"
             for name, digest in self._identity.items()
             if hello.identity.get(name) != digest
         ]

@@ -228,8 +228,8 @@ def join(
             own = own.joined(Settings.read(paths.run_json).shared())
             run_directory.write_start(paths, own.variables)
         else:
-            reward = paths.reward if paths.reward.exists() else None
-            files = Inputs(variables.params, variables.config, reward=reward)
+            input_files = {path.name: path for path in paths.input_files.glob("*")}
+            files = Inputs(variables.params, variables.config, input_files=input_files)
             run_directory.write_inputs(paths, own, files)
         plan = claim_cpus(variables, claims)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")

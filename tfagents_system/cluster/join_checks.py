@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.findings import Findings
-from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import UserError
 from tfagents_system.launch import machine_checks
 from tfagents_system.launch.cpus import plan_for
@@ -29,6 +28,7 @@ from tfagents_system.report.run_model import is_under_way
 from tfagents_system.run_files import params_folder, run_inputs
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
+from tfagents_system.settings.input_files import FOLDER, copies_of
 from tfagents_system.settings.resolved import SHARED, Settings
 from tfagents_system.settings.variables import as_text, variable_name, without_task
 from tfagents_system.transport.tunnel import check_path, identity_of
@@ -177,11 +177,11 @@ class JoinInputs:
         Raises:
           OSError: It can't be written.
         """
+        for folder in (paths.input_files, paths.params_folder):
+            shutil.rmtree(folder, ignore_errors=True)
         for name, content in self.files.items():
+            (paths.exp_dir / name).parent.mkdir(exist_ok=True)
             write_atomically(paths.exp_dir / name, content, 0o600)  # As the run has its run.json.
-        if paths.reward.name not in self.files:
-            paths.reward.unlink(missing_ok=True)
-        shutil.rmtree(paths.params_folder, ignore_errors=True)
         if self.params_folder is not None:  # The path in the run's run.json may be one of another machine.
             names = [name for name in self.params_files if (self.params_folder / name).is_file()]
             params_folder.copy_files(self.params_folder, names, paths.params_folder)
@@ -253,8 +253,7 @@ class JoinPreparation(Preparation):
         if (run := self._target.run) is not None:
             files = [run.params, run.config, run.specs, run.run_json]
             contents = {path.name: path.read_bytes() for path in files}
-            if run.reward.exists():
-                contents[run.reward.name] = run.reward.read_bytes()
+            contents |= {f"{FOLDER}/{path.name}": path.read_bytes() for path in run.input_files.glob("*")}
             copied = run_inputs.kept_digests(run)
             return JoinInputs(contents) if copied is None else JoinInputs(contents, run.params_folder, list(copied))
         assert self.paths is not None and self.inspection.specs is not None
@@ -263,8 +262,8 @@ class JoinPreparation(Preparation):
             self.paths.config.name: self.values["config"].read_bytes(),
             self.paths.specs.name: self.inspection.specs,
         }
-        if (reward := named_in(self.inspection.config, self.values["params"].parent)) is not None:
-            contents[self.paths.reward.name] = reward.read_bytes()
+        sources = copies_of(self.inspection.config, self.values["params"].parent)
+        contents |= {f"{FOLDER}/{name}": path.read_bytes() for name, path in sources.items()}
         return JoinInputs(contents)
 
     def _most_that_fit(self, slots: int | None) -> int:
@@ -301,8 +300,7 @@ class JoinPreparation(Preparation):
             return
         with tempfile.TemporaryDirectory() as folder:
             inputs = RunPaths(Path(folder))
-            for name, content in self.inputs().files.items():
-                (inputs.exp_dir / name).write_bytes(content)
+            JoinInputs(self.inputs().files).write(inputs)
             identity = identity_of(inputs, self.overrides)
             self.findings.extend(check_path(target.server, target.credentials, target.password_file, identity))
 

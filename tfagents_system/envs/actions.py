@@ -35,9 +35,9 @@ class LeafActions(abc.ABC):
       rows: The environment's action for each of the agent's, `[n, *environment_spec.shape]`; None where the agent's
         actions are continuous.
       encoded_size: Numbers of an action in an action history.
-      to_environment: From an agent's action to the environment's, in its own shape. Raises FloatingPointError where
-        it is not finite, ValueError where it is none of the n.
-      batch_to_environment: The same for actions of all lanes, `[N, ...]`.
+      to_environment: From an agent's action, or those of all lanes, to the environment's, in its own shape. Raises
+        FloatingPointError where one is not finite, ValueError where it is none of the n.
+      batch_to_environment: The same.
       as_taken: From an action in the environment's units to its own shape and dtype, within the bounds.
     """
 
@@ -46,8 +46,11 @@ class LeafActions(abc.ABC):
     rows: np.ndarray | None = None
     encoded_size: int
     to_environment: Callable[[Any], Any]
-    batch_to_environment: Callable[[Any], np.ndarray]
     as_taken: Callable[[Any], Any]
+
+    @property
+    def batch_to_environment(self) -> Callable[[Any], Any]:
+        return self.to_environment
 
     @abc.abstractmethod
     def to_agent(self, action: Any) -> np.ndarray:
@@ -68,7 +71,7 @@ class LeafActions(abc.ABC):
     def describe(self) -> dict[str, Any]:
         """The environment's action in a policy's file: shape, dtype and bounds, and `rows` where there are some."""
         spec = self.environment_spec
-        shape = tuple(int(size) for size in spec.shape)
+        shape = _sizes(spec.shape)
         low, high = (np.broadcast_to(bound, shape).tolist() for bound in (spec.minimum, spec.maximum))
         rows = {} if self.rows is None else {"rows": self.rows.tolist()}
         return {"shape": list(shape), "dtype": np.dtype(spec.dtype).name, "low": low, "high": high, **rows}
@@ -87,10 +90,9 @@ class ContinuousActions(LeafActions):
         self.spec = array_spec.BoundedArraySpec(spec.shape, np.float32, -1.0, 1.0, spec.name)
         self._varies = np.broadcast_to(spec.maximum > spec.minimum, spec.shape).ravel()
         self.encoded_size = len(self._varies)
-        own_shape = _sizes(spec.shape if shape is None else shape)
-        self.as_taken = _in_shape(spec, own_shape)
-        self.to_environment = _scaler(spec, self.as_taken)
-        self.batch_to_environment = _batch_scaler(spec, own_shape)
+        within_bounds = _within_bounds(spec, shape)
+        self.as_taken = lambda action: within_bounds(np.ravel(action))
+        self.to_environment = _scaler(spec, within_bounds)
 
     def to_agent(self, action: Any) -> np.ndarray:
         """Clipped; 0 where both bounds are the same."""
@@ -137,10 +139,22 @@ class IndexedActions(LeafActions):
         low, high = (np.asarray(bound, np.float64) for bound in (spec.minimum, spec.maximum))
         self._scale = 1.0 / np.where(high > low, high - low, 1.0)
         self._scaled_rows = (rows * self._scale).reshape(len(rows), -1)
-        own_shape = _sizes(spec.shape if shape is None else shape)
-        self.to_environment = self._chosen(rows.reshape(len(rows), *own_shape))
-        self.batch_to_environment = self._chosen_in_lanes(rows.reshape(len(rows), *own_shape))
-        self.as_taken = _in_shape(spec, own_shape) if takes_others else self._one_of_rows
+        self._shaped_rows = rows.reshape(len(rows), *_sizes(spec.shape if shape is None else shape))
+        self.to_environment = self._chosen
+        within_bounds = _within_bounds(spec, shape) if takes_others else self._one_of_rows
+        self.as_taken = lambda action: within_bounds(np.ravel(action))
+
+    def _chosen(self, action: Any) -> Any:
+        rows, count = self._shaped_rows, len(self.rows)
+        # A copy: an environment may change what it gets.
+        if getattr(action, "ndim", 0) == 0 and 0 <= (number := int(action)) < count:
+            return rows[number] if rows.ndim == 1 else rows[number].copy()
+        index = np.asarray(action)
+        is_wrong = (index < 0) | (index >= count)
+        if is_wrong.any():
+            wrong = np.atleast_1d(index)[np.atleast_1d(is_wrong)][0]
+            raise ValueError(f"{self.spec.name}: the agent's action is {wrong}: it must be from 0 to {count - 1}")
+        return rows[index]
 
     def to_agent(self, action: Any) -> np.ndarray:
         """The nearest row's number, of equals the lowest: numbers count as shares of their range."""
@@ -159,41 +173,17 @@ class IndexedActions(LeafActions):
 
     def _nearest(self, action: Any) -> tuple[int, float]:
         """The row's number, and the square of its distance; a row itself has 0."""
-        own = np.asarray(action)
-        is_one = own.dtype.kind in "iubf" and own.size == self._scaled_rows.shape[1]
-        if not (is_one and np.isfinite(own).all()):
+        numbers = np.asarray(action)
+        is_one = numbers.dtype.kind in "iubf" and numbers.size == self._scaled_rows.shape[1]
+        if not (is_one and np.isfinite(numbers).all()):
             raise ValueError(f"{self.spec.name}: expected an action such as {self.rows[0]} but found {action!r}")
-        own = own.astype(self.rows.dtype) if self._takes_others else own
-        distances = np.square(self._scaled_rows - np.ravel(own) * np.ravel(self._scale)).sum(axis=1)
+        numbers = numbers.astype(self.rows.dtype) if self._takes_others else numbers
+        distances = np.square(self._scaled_rows - np.ravel(numbers) * np.ravel(self._scale)).sum(axis=1)
         index = int(np.argmin(distances))
         return index, float(distances[index])
 
     def _one_of_rows(self, action: Any) -> Any:
         return self.to_environment(self.to_agent(action))
-
-    def _chosen(self, rows: np.ndarray) -> Callable[[Any], Any]:
-        count, is_scalar = len(rows), rows.ndim == 1
-
-        def choose(action: Any) -> Any:
-            index = int(action)
-            if not 0 <= index < count:
-                raise ValueError(f"{self.spec.name}: the agent's action is {index}: it must be from 0 to {count - 1}")
-            return rows[index] if is_scalar else rows[index].copy()  # An environment may change what it gets.
-
-        return choose
-
-    def _chosen_in_lanes(self, rows: np.ndarray) -> Callable[[Any], np.ndarray]:
-        count = len(rows)
-
-        def choose(batch: Any) -> np.ndarray:
-            index = np.asarray(batch)
-            is_one = (index >= 0) & (index < count)
-            if not is_one.all():
-                lane = int(np.argmin(is_one))
-                raise ValueError(f"lane {lane}: the agent's action is {index[lane]}: it must be from 0 to {count - 1}")
-            return rows[index]
-
-        return choose
 
 
 def actions_of(environment_action_spec: Any, table: Sequence[Sequence[float]] | None = None, own: Any = None) -> Any:
@@ -292,56 +282,39 @@ def _sizes(shape: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in shape)
 
 
-def _scaler(spec: array_spec.BoundedArraySpec, to_shape: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
+def _scaler(spec: array_spec.BoundedArraySpec, within_bounds: Callable[[Any], np.ndarray]) -> Callable[[Any], Any]:
     low, high = spec.minimum.astype(np.float32), spec.maximum.astype(np.float32)
     half_range, middle = (high - low) * np.float32(0.5), (high + low) * np.float32(0.5)
     is_scaled = not (np.all(low == -1.0) and np.all(high == 1.0))
 
-    def scale(action: Any) -> np.ndarray:
-        action = np.asarray(action, np.float32)
-        if not math.isfinite(action.dot(action) if action.ndim == 1 else np.vdot(action, action)):
-            raise FloatingPointError(f"the policy's action is not finite ({action}): {_WHY_NOT_FINITE}")
+    def scale(actions: Any) -> np.ndarray:
+        actions = np.asarray(actions, np.float32)
+        flat = actions.ravel()
+        if not math.isfinite(flat.dot(flat)) and not np.isfinite(flat).all():
+            lanes = actions.reshape(-1, actions.shape[-1])
+            wrong = lanes[~np.isfinite(lanes).all(axis=1)][0]
+            raise FloatingPointError(f"the policy's action is not finite ({wrong}): {_WHY_NOT_FINITE}")
         if is_scaled:
-            action = action * half_range
-            np.add(action, middle, action)
-        return to_shape(action)
+            actions = actions * half_range
+            np.add(actions, middle, actions)
+        return within_bounds(actions)
 
     return scale
 
 
-def _in_shape(spec: array_spec.BoundedArraySpec, sizes: tuple[int, ...]) -> Callable[[Any], np.ndarray]:
-    own_shape, dtype, low, high = tuple(spec.shape), np.dtype(spec.dtype), spec.minimum, spec.maximum
+def _within_bounds(spec: array_spec.BoundedArraySpec, shape: Sequence[int] | None) -> Callable[[Any], np.ndarray]:
+    """From actions `[..., n]` to the environment's shape and dtype."""
+    dtype, low, high = np.dtype(spec.dtype), spec.minimum, spec.maximum
+    flat_shape = _sizes(spec.shape)
+    sizes = flat_shape if shape is None else _sizes(shape)
 
-    def to_shape(action: Any) -> np.ndarray:
-        action = np.asarray(action, dtype)
-        if action.size != own_shape[0]:
-            raise ValueError(f"{spec.name}: expected {own_shape[0]} numbers but found shape {action.shape}")
+    def convert(actions: Any) -> np.ndarray:
+        actions = np.asarray(actions, dtype)
+        if actions.shape[-1:] != flat_shape:
+            raise ValueError(f"{spec.name}: expected {flat_shape[0]} numbers but found shape {actions.shape}")
         # Rounding may exceed the bounds by one unit in the last place, which some environments refuse.
-        if action.shape == sizes == own_shape:
-            return clip(action, low, high)
-        return clip(action.reshape(own_shape), low, high).reshape(sizes)
-
-    return to_shape
-
-
-def _batch_scaler(spec: array_spec.BoundedArraySpec, shape: tuple[int, ...]) -> Callable[[Any], np.ndarray]:
-    dtype = np.dtype(spec.dtype)
-    low, high = np.asarray(spec.minimum, dtype), np.asarray(spec.maximum, dtype)
-    low32, high32 = low.astype(np.float32), high.astype(np.float32)
-    half_range, middle = (high32 - low32) * np.float32(0.5), (high32 + low32) * np.float32(0.5)
-    is_scaled = not (np.all(low32 == -1.0) and np.all(high32 == 1.0))
-
-    def convert(batch: Any) -> np.ndarray:
-        batch = np.ascontiguousarray(batch, np.float32)
-        flat = batch.reshape(-1)
-        if not math.isfinite(flat.dot(flat)) and not np.isfinite(flat).all():
-            lane = int(np.flatnonzero(~np.isfinite(batch).all(axis=1))[0])
-            raise FloatingPointError(f"the policy's action is not finite ({batch[lane]}): {_WHY_NOT_FINITE}")
-        if is_scaled:
-            batch = batch * half_range
-            np.add(batch, middle, batch)
-        # Rounding may exceed the bounds by one unit in the last place, which some environments refuse.
-        return clip(batch.astype(dtype, copy=False), low, high).reshape(len(batch), *shape)
+        clipped = clip(actions, low, high)
+        return clipped if sizes == flat_shape else clipped.reshape(*actions.shape[:-1], *sizes)
 
     return convert
 
@@ -361,39 +334,20 @@ def check_table(table: Sequence[Sequence[float]], spec: Any, most: int) -> np.nd
     findings = [] if 2 <= len(table) <= most else [f"it has {len(table):,} rows: it must have 2 to {most:,}"]
     low, high = (np.broadcast_to(bound, (size,)) for bound in (spec.minimum, spec.maximum))
     seen: dict[bytes, int] = {}
-    faults = []
     for number, row in enumerate(table):
-        fault = _fault(row, low, high)
-        if not fault:
-            taken = np.asarray(row, spec.dtype) + np.zeros((), spec.dtype)  # -0.0 is 0.0.
-            first = seen.setdefault(taken.tobytes(), number)
-            fault = f"is row {first} again" if first != number else ""
-        if fault:
-            faults.append(f"row {number} {fault}")
-    findings += faults[:_MOST_NAMED]
-    if len(faults) > _MOST_NAMED:
-        findings.append(f"and {len(faults) - _MOST_NAMED} rows more")
+        try:
+            numbers = np.asarray(row, np.float64)
+        except (TypeError, ValueError):
+            numbers = np.empty(())
+        taken = numbers.astype(spec.dtype) + np.zeros((), spec.dtype)  # As the environment takes it; -0.0 is 0.0.
+        if numbers.shape != (size,):
+            findings.append(f"row {number} is {row!r}: the environment's action has {size} numbers")
+        elif not np.isfinite(numbers).all():
+            findings.append(f"row {number} is {list(row)}: its numbers must be finite")
+        elif ((taken < low) | (taken > high)).any():
+            findings.append(f"row {number} is {list(row)}: the environment's bounds are {low} and {high}")
+        elif (first := seen.setdefault(taken.tobytes(), number)) != number:
+            findings.append(f"row {number} is row {first} again")
     if findings:
-        raise UserError(*(f"TrainParams.action_table: {finding}" for finding in findings))
+        raise UserError(*(f"TrainParams.action_table: {finding}" for finding in findings[:_MOST_NAMED]))
     return np.array(table, spec.dtype)
-
-
-def _fault(row: Any, low: np.ndarray, high: np.ndarray) -> str:
-    """What is wrong with a row by itself; empty if nothing is."""
-    size = len(low)
-    try:
-        numbers = np.asarray(row, np.float64)
-    except (TypeError, ValueError):
-        return f"is {row!r}: it must have {size} numbers"
-    if numbers.shape != (size,):
-        found = f"has {len(numbers)} numbers" if numbers.ndim == 1 else f"is {row!r}"
-        return f"{found}: the environment's action has {size}"
-    if not np.isfinite(numbers).all():
-        return f"is {list(row)}: its numbers must be finite"
-    # Compared as the environment takes it: 0.1 of 64 bits is below that of 32.
-    taken = numbers.astype(low.dtype)
-    outside = np.flatnonzero((taken < low) | (taken > high))
-    if not len(outside):
-        return ""
-    k = int(outside[0])
-    return f"has {numbers[k]:g} in place {k}: the environment's bounds there are [{low[k]:g}, {high[k]:g}]"

@@ -5,9 +5,11 @@ Runs under SAC_ENV_PYTHON as well: the standard library is needed, Python 3.9.
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 
@@ -41,15 +43,12 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """The machine's monotonic clock.
-
-    Where the caller waits for the result already, the call is made in the caller's thread, without a switch of threads.
-    """
+    """The machine's monotonic clock. A thread makes the calls, one after the other."""
 
     is_real = True
 
     def __init__(self) -> None:
-        self._alarm: _Alarm | None = None
+        self._calls: queue.SimpleQueue[Any] | None = None
 
     def now(self) -> float:
         return time.monotonic()
@@ -58,81 +57,24 @@ class MonotonicClock:
         while (left := when - time.monotonic()) > 0:
             time.sleep(left)
 
-    def call_at(self, when: float, function: Callable[[], Any]) -> _AlarmCall:
-        self._alarm = self._alarm or _Alarm()
-        return self._alarm.set(_AlarmCall(self, when, function))
-
-    def close(self) -> None:
-        if self._alarm is not None:
-            self._alarm.end()
-            self._alarm = None
-
-
-class _AlarmCall:
-    """Made by whoever comes first: the alarm's thread at its time, or before that who waits for the result."""
-
-    def __init__(self, clock: MonotonicClock, when: float, function: Callable[[], Any]) -> None:
-        self.when = when
-        self._clock, self._function = clock, function
-        self._taken = threading.Lock()  # By whoever makes the call, for good.
-        self._is_done = threading.Event()
-        self._value: Any = None
-        self._error: BaseException | None = None
-
-    def result(self) -> Any:
-        if self._taken.acquire(blocking=False):
-            self._make()
-        else:
-            self._is_done.wait()
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def make_if_free(self) -> None:
-        """Makes the call unless somebody else does."""
-        if self._taken.acquire(blocking=False):
-            self._make()
-
-    def _make(self) -> None:
-        self._clock.sleep_until(self.when)
-        try:
-            self._value = self._function()
-        except BaseException as error:  # For whoever waits.
-            self._error = error
-        self._is_done.set()
-
-
-class _Alarm:
-    """A thread that makes one call after the other."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._call: _AlarmCall | None = None
-        self._has_ended = False
-        threading.Thread(target=self._serve, name="alarm", daemon=True).start()
-
-    def set(self, call: _AlarmCall) -> _AlarmCall:
-        """The next call; the last one has been made."""
-        with self._changed:
-            self._call = call
-            self._changed.notify()
+    def call_at(self, when: float, function: Callable[[], Any]) -> Future[Any]:
+        if self._calls is None:
+            self._calls = queue.SimpleQueue()
+            threading.Thread(target=self._serve, args=(self._calls,), name="clock", daemon=True).start()
+        call: Future[Any] = Future()
+        self._calls.put((when, function, call))
         return call
 
-    def end(self) -> None:
-        with self._changed:
-            self._has_ended, self._call = True, None
-            self._changed.notify()
+    def close(self) -> None:
+        if self._calls is not None:
+            self._calls.put(None)
+            self._calls = None
 
-    def _serve(self) -> None:
-        while True:
-            with self._changed:
-                while not self._has_ended and (self._call is None or self._call.when > time.monotonic()):
-                    self._changed.wait(None if self._call is None else self._call.when - time.monotonic())
-                if self._has_ended:
-                    return
-                call, self._call = self._call, None
-            assert call is not None
-            call.make_if_free()
+    def _serve(self, calls: queue.SimpleQueue[Any]) -> None:
+        while (request := calls.get()) is not None:
+            when, function, call = request
+            self.sleep_until(when)
+            _make(call, function)
 
 
 class VirtualClock:
@@ -160,7 +102,8 @@ class VirtualClock:
         if call is not None and call.when <= until:
             self._call = None
             self._now = max(self._now, call.when)
-            call.make()
+            _make(call.future, call.function)
+            call.returned_at = self._now
         self._now = until
 
     def call_at(self, when: float, function: Callable[[], Any]) -> _VirtualCall:
@@ -173,22 +116,18 @@ class VirtualClock:
 
 class _VirtualCall:
     def __init__(self, clock: VirtualClock, when: float, function: Callable[[], Any]) -> None:
-        self.when = when
-        self._clock, self._function = clock, function
-        self._returned_at = when
-        self._value: Any = None
-        self._error: BaseException | None = None
-
-    def make(self) -> None:
-        try:
-            self._value = self._function()
-        except BaseException as error:  # For whoever waits.
-            self._error = error
-        self._returned_at = self._clock.now()
+        self._clock, self.when, self.function = clock, when, function
+        self.returned_at = when
+        self.future: Future[Any] = Future()
 
     def result(self) -> Any:
         self._clock.sleep_until(self.when)
-        self._clock.sleep_until(self._returned_at)
-        if self._error is not None:
-            raise self._error
-        return self._value
+        self._clock.sleep_until(self.returned_at)
+        return self.future.result()
+
+
+def _make(call: Future[Any], function: Callable[[], Any]) -> None:
+    try:
+        call.set_result(function())
+    except BaseException as error:  # For whoever waits.
+        call.set_exception(error)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,27 +25,34 @@ APPLY_TO_EVAL = "apply_to_eval"
 _ITERATION = integer_from(0)
 _GUIDE = "docs/how_to/iterations.md"
 
-
 Values = dict[str, int | float]  # by parameter
+Value = tuple[str, int | float]
+"""A parameter's name and its value."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class _Parameter:
     iters: list[int]
     values: list[int | float]
     apply_to_eval: bool
-    taken: int = 0  # values that are due
 
 
 class Curriculum:
-    """The values that become due in each iteration. Build it with `from_config`."""
+    """The values of parameters in each iteration. Build it with `from_config`.
+
+    Attributes:
+      iteration: The one that is collected; -1 before the first.
+      names: The varied parameters.
+    """
 
     def __init__(self, parameters: Mapping[str, _Parameter]) -> None:
-        self._parameters = dict(parameters)
+        self._parameters = parameters
+        self.names = list(parameters)
+        self.iteration = -1
 
     @classmethod
     def from_config(cls, env_config: Mapping[str, Any]) -> Curriculum:
-        """Reads the key `curriculum` of the configuration; without it the curriculum is empty.
+        """Reads the key `curriculum` of the configuration; without it there are no parameters.
 
         Raises:
           UserError: See `check_curriculum`.
@@ -63,38 +70,16 @@ class Curriculum:
         )
 
     @property
-    def names(self) -> list[str]:
-        """The varied parameters."""
-        return list(self._parameters)
-
-    @property
-    def values(self) -> dict[str, float]:
-        """The latest due values by name; parameters whose first value is not due yet are left out."""
-        return {name: p.values[p.taken - 1] for name, p in self._parameters.items() if p.taken}
-
-    def due(self, iteration: int) -> list[tuple[str, int | float]]:
-        """(name, value) of everything that has become due since the last call, in order.
-
-        After a resume the first call returns every value up to `iteration` again. Where training has gone back to an
-        earlier iteration than that of the last call, these are the values of that iteration, as far as there are any.
-        """
-        fallen: list[tuple[str, int | float]] = []
-        for name, parameter in self._parameters.items():
-            reached = bisect.bisect_right(parameter.iters, iteration)
-            first = parameter.taken if reached >= parameter.taken else max(0, reached - 1)
-            fallen += [(name, value) for value in parameter.values[first:reached]]
-            parameter.taken = reached
-        return fallen
+    def values(self) -> Values:
+        """Those of the iteration that is collected; parameters whose first value is not due yet are left out."""
+        return self.values_at(self.iteration, is_eval=False)
 
     def apply_to_eval(self, name: str) -> bool:
         """Whether the parameter is also set in the evaluation environment."""
         return self._parameters[name].apply_to_eval
 
     def values_at(self, iteration: int, *, is_eval: bool) -> Values:
-        """Latest due values up to an iteration; `is_eval`: only of the parameters that evaluations have.
-
-        Does not count as a call of `due`.
-        """
+        """Latest due values up to an iteration; `is_eval`: only of the parameters that evaluations have."""
         counts = {name: bisect.bisect_right(p.iters, iteration) for name, p in self._parameters.items()}
         return {
             name: p.values[counts[name] - 1]
@@ -104,20 +89,13 @@ class Curriculum:
 
     def after(self, iterations: int) -> dict[str, list[int]]:
         """By parameter, the entries of `iters` that a run of so many iterations never reaches; without empty ones."""
-        return {
-            name: late
-            for name, p in self._parameters.items()
-            if (late := [entry for entry in p.iters if entry >= iterations])
-        }
+        late = {name: [entry for entry in p.iters if entry >= iterations] for name, p in self._parameters.items()}
+        return {name: entries for name, entries in late.items() if entries}
 
-    def end_values(self) -> list[tuple[str, int | float]]:
-        """(name, value) of each parameter's first and last value, whenever they are due."""
+    def end_values(self) -> list[Value]:
+        """Each parameter's first and last value, whenever they are due."""
         ends = [(name, value) for name, p in self._parameters.items() for value in (p.values[0], p.values[-1])]
         return list(dict.fromkeys(ends))
-
-
-Value = tuple[str, Any]
-"""A parameter's name and its value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,34 +130,26 @@ class CurriculumValues:
     def __init__(self, curriculum: Curriculum) -> None:
         self._curriculum = curriculum
         self.is_shared = False
-        self._iteration = 0
-        self._due: dict[Place, list[Value]] = {}
-        self._of_evaluation: dict[str, Any] = {}
-        self._set: dict[Place, dict[str, Any]] = {}
+        self._of_evaluation: Values = {}
+        self._set: dict[Place, Values] = {}
 
     def own(self, place: Place) -> Place:
         """The place whose environment is used there."""
         return Place(False, place.index) if self.is_shared else place
 
-    def set_due(self, iteration: int, places: Sequence[Place]) -> None:
-        """These are to have the values of this iteration from their next episode on."""
-        if iteration < self._iteration:  # What was due later no longer is; the rest of it is found to differ.
-            self._due.clear()
+    def set_due(self, iteration: int) -> None:
+        """Collect environments are to have the values of this iteration from their next episode on."""
+        before = self._curriculum.values
+        if iteration < self._curriculum.iteration:
             self._of_evaluation = {}
-        self._iteration = iteration
-        for name, value in self._curriculum.due(iteration):
-            logging.info("iteration %d: %s = %s", iteration, name, value)
-            for place in places:
-                self._due.setdefault(place, []).append((name, value))
+        self._curriculum.iteration = iteration
+        for name, value in self._curriculum.values.items():
+            if before.get(name) != value:
+                logging.info("iteration %d: %s = %s", iteration, name, value)
 
     def due(self, place: Place) -> list[Value]:
-        """What is to be set before an episode begins there."""
-        if place.is_eval:
-            return []
-        due = self._due.get(place, [])
-        names = {name for name, _ in due}
-        # What an evaluation there has set is set back.
-        return due + [each for each in self._differing(place, self._wanted(place)) if each[0] not in names]
+        """What is to be set before an episode begins there; what an evaluation there has set is set back."""
+        return [] if place.is_eval else self._differing(place, self._wanted(place))
 
     def set_evaluated(self, iteration: int) -> None:
         """A policy of this iteration is evaluated."""
@@ -190,8 +160,7 @@ class CurriculumValues:
         return self._differing(place, self._of_evaluation)
 
     def all(self, place: Place) -> list[Value]:
-        """What a new environment there is to be set to; nothing more is due."""
-        self._due.pop(place, None)
+        """What a new environment there is to be set to."""
         self._set.pop(self.own(place), None)
         return list(self._wanted(place).items())
 
@@ -200,18 +169,12 @@ class CurriculumValues:
         env.set_state({name: value})
         self._set.setdefault(self.own(place), {})[name] = value
 
-    def taken(self, place: Place) -> list[Value]:
-        """What is due there, from now on not any more."""
-        due = self.due(place)
-        self._due.pop(place, None)
-        return due
-
-    def _wanted(self, place: Place) -> dict[str, Any]:
+    def _wanted(self, place: Place) -> Values:
         """What the environment there is to have."""
         of_training = self._curriculum.values if self.is_shared or not place.is_eval else {}
         return of_training | (self._of_evaluation if place.is_eval else {})
 
-    def _differing(self, place: Place, wanted: dict[str, Any]) -> list[Value]:
+    def _differing(self, place: Place, wanted: Values) -> list[Value]:
         now = self._set.get(self.own(place), {})
         return [(name, value) for name, value in wanted.items() if now.get(name) != value]
 
@@ -253,7 +216,7 @@ def values_in_words(values: Mapping[str, float]) -> str:
 
 
 def _are_iterations(value: Any) -> bool:
-    # Several values in the same iteration are set one after the other; the last one remains.
+    # Of several values in the same iteration the last one counts.
     ascend = all(earlier <= later for earlier, later in zip(value, value[1:], strict=False))
     return isinstance(value, list) and bool(value) and ascend and all(is_kept(_ITERATION, entry) for entry in value)
 

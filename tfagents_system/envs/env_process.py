@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import socket
@@ -22,7 +23,7 @@ from typing import Any, NoReturn
 import numpy as np
 from absl import logging
 
-from tfagents_system.envs import goals, package_import, wire
+from tfagents_system.envs import package_import, wire
 from tfagents_system.envs.env_server import TRACE_SIGNAL
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentProcessError, line_of_trace
 from tfagents_system.errors import UserError
@@ -89,7 +90,7 @@ class ProcessSettings:
 class EnvProcess:
     """An environment that runs in its own process.
 
-    Observations are views of memory that the next step overwrites: copy what you keep.
+    The next step may overwrite an observation: copy what you keep.
 
     Args:
       settings: Interpreter and timeouts.
@@ -111,7 +112,7 @@ class EnvProcess:
     render_mode = "rgb_array"
     real_time_layer: DeviceProcess | None = None
     _evaluation_episode: int | None = None
-    _unanswered: tuple[str, bool] | None = None  # A request that was interrupted, and whether its answer has content.
+    _unanswered: str | None = None  # A request that was interrupted.
 
     def __init__(self, settings: ProcessSettings, params: TrainParamsBase, what: Mapping[str, Any]) -> None:
         if not hasattr(os, "memfd_create"):
@@ -124,43 +125,38 @@ class EnvProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._mark = f"{os.getpid()}.{time.monotonic_ns()}"
         self._trace = os.memfd_create("trace")
-        memory = os.memfd_create("environment")
+        self._descriptor = os.memfd_create("environment")
+        self._memory = wire.Memory(self._descriptor)
         try:
-            self._process, self._connection = _start(settings.python, self._mark, memory, self._trace)
+            self._process, self._connection = _start(settings.python, self._mark, self._descriptor, self._trace)
             self.pid = self._process.pid
-            self._build(params, what, memory)
+            self._build(params, what)
         except BaseException:
             self._kill()
             raise
-        finally:
-            os.close(memory)
 
-    def _build(self, params: TrainParamsBase, what: Mapping[str, Any], memory: int) -> None:
+    def _build(self, params: TrainParamsBase, what: Mapping[str, Any]) -> None:
         source = params._source
         if source is None:
             raise UserError("SAC_ENV_PYTHON needs TrainParams from a file: load them with load_params")
-        request = {
-            "params": str(source.path),
-            "origin": str(source.origin) if source.origin else None,
-            "env_config": source.env_config,
-            "compute_config": source.compute_config,
-            "attributes": source.attributes,
-            **what,
-        }
-        self._send(wire.CALL, request)
+        files = {"params": str(source.path), "origin": str(source.origin) if source.origin else None}
+        values = {name: getattr(source, name) for name in ("env_config", "compute_config", "attributes")}
+        self._name = "the environment"
         try:
-            told, _ = self._answer("its construction", build_timeout_secs(self._timeout_secs))
+            told = self._call("build", files | values, dict(what), secs=build_timeout_secs(self._timeout_secs))
         except UserError as error:
-            raise UserError(*(_explained(finding, self._settings.python) for finding in error.findings)) from None
-        self._memory = wire.StepMemory(memory, told["action"], told["observation"], create=False)
-        self._write_action = wire.writer(told["action"], self._memory.action, "action")
-        self.action_space, self.observation_space = _space(told["action"]), _space(told["observation"])
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": told["frames_per_second"]}
+            hint = ": import inside the hooks what only one side has" if "No module named" in str(error) else ""
+            where = f"{hint} (SAC_ENV_PYTHON={self._settings.python})"
+            raise UserError(*(f"{finding}{where}" for finding in error.findings)) from None
         self._name = str(told["name"])
-        vars(self).update(goals.of_process(told["goal_functions"], self._call, self._timeout_secs))
+        self.action_space, self.observation_space = map(wire.gymnasium_space, (told["action"], told["observation"]))
+        self._pack_action = wire.packer(self.action_space, "action")
+        self._unpack_observation = wire.unpacker(self.observation_space, self._memory)
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": told["frames_per_second"]}
+        for name in told["goal_functions"]:
+            setattr(self, name, functools.partial(self._of_goals, name))
         if told["device"] is not None:
-            default = wire.read_action(told["action"], self._memory.action)
-            self.real_time_layer = DeviceProcess(self._call, self._timeout_secs, told["device"], default)
+            self.real_time_layer = DeviceProcess(self._call, **told["device"])
 
     def __repr__(self) -> str:
         return f"{self._name} in process {self.pid}"
@@ -169,22 +165,14 @@ class EnvProcess:
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode."""
-        self._send(wire.RESET, {"seed": seed, "evaluation_episode": self._evaluation_episode})
-        self._evaluation_episode = None
-        self._take_turn("reset()", self._timeout_secs)
-        return self._memory.observation, {}
+        episode, self._evaluation_episode = self._evaluation_episode, None
+        is_evaluation = None if self.real_time_layer is None else self.real_time_layer.is_evaluation
+        return self._unpack_observation(self._call("reset", seed, episode, is_evaluation)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Takes a step; the info contains only what training uses."""
-        if self._dead is not None:
-            raise EnvironmentDiedError(self._dead)
-        self._write_action(action)
-        try:
-            self._connection.send(wire.STEP)
-        except OSError:
-            self._raise_death("step()")
-        self._take_turn("step()", self._timeout_secs)
-        return (self._memory.observation, *self._memory.result())
+        packed, reward, terminated, truncated, info = self._call("step", self._pack_action(action))
+        return self._unpack_observation(packed), reward, terminated, truncated, info
 
     def set_evaluation_episode(self, number: int) -> None:
         """Which of an evaluation's episodes the next reset begins; see `layers.set_evaluation_episode`."""
@@ -192,65 +180,61 @@ class EnvProcess:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets parameters, as `Backend.set_state` does."""
-        self._call("set_state", self._timeout_secs, state=_plain(state))
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in state.items()}
+        self._call("set_state", plain)
 
     def render(self) -> np.ndarray:
         """A picture, `[H, W, 3]` uint8."""
-        told, data = self._call("render", self._timeout_secs)
-        return np.frombuffer(data, np.uint8).reshape(told["shape"])
+        picture: np.ndarray = self._call("render")
+        return picture
 
     def close(self) -> None:
         """Closes the environment and ends its process."""
         if self._dead is None:
             with contextlib.suppress(EnvironmentProcessError, UserError):
-                self._call("close", _CLOSE_SECS if self.real_time_layer is None else self._timeout_secs)
+                self._call("close", secs=_CLOSE_SECS if self.real_time_layer is None else self._timeout_secs)
         self._dead = self._dead or "its process has been closed"
         self._kill()
 
-    def _send(self, kind: bytes, content: Mapping[str, Any], data: bytes = b"") -> None:
+    def _of_goals(self, name: str, achieved: np.ndarray, desired: np.ndarray, info: Any) -> Any:
+        """For goals `[N, ...]`; the other side passes an empty `info`."""
+        del info
+        return self._call(name, achieved, desired)
+
+    # Requests and answers.
+
+    def _call(self, name: str, *arguments: Any, secs: float | None = None) -> Any:
+        """What a method of the environment returns, within so many seconds; None: those of a step."""
+        secs = self._timeout_secs if secs is None else secs
+        if self._unanswered is not None:
+            what, self._unanswered = self._unanswered, None
+            with contextlib.suppress(EnvironmentProcessError, UserError):
+                self._answer(what, secs)
+        self._send(name, *arguments)
+        return self._answer(f"{name}()" if name != "build" else "its construction", secs)
+
+    def _send(self, name: str, *arguments: Any) -> None:
         if self._dead is not None:
             raise EnvironmentDiedError(self._dead)
         try:
-            wire.send_message(self._connection, kind, content, data)
+            wire.send(self._connection, (name, arguments))
         except OSError:
-            self._raise_death("a call")
+            self._raise_death(f"{name}()")
 
-    def _take_turn(self, what: str, timeout_secs: float, has_content: bool = False) -> None:
-        """Waits until the environment is done."""
+    def _answer(self, what: str, timeout_secs: float) -> Any:
         try:
-            answer = self._byte(what, timeout_secs)
+            kind, content = self._received(what, timeout_secs)
         except KeyboardInterrupt:
-            self._unanswered = what, has_content
+            self._unanswered = what
             raise
-        if answer == wire.FAILED:
-            told, _ = self._content()
-            if "findings" in told:
-                raise UserError(*told["findings"])
-            raise EnvironmentProcessError(told["error"])
+        if kind == "findings":
+            raise UserError(*content)
+        if kind == "error":
+            raise EnvironmentProcessError(content)
+        return content
 
-    def _answer(self, what: str, timeout_secs: float) -> tuple[dict[str, Any], bytes]:
-        """Waits for the answer to a call."""
-        self._take_turn(what, timeout_secs, has_content=True)
-        return self._content()
-
-    def _call(self, name: str, secs: float, data: bytes = b"", **arguments: Any) -> tuple[dict[str, Any], bytes]:
-        if self._unanswered is not None:
-            (what, has_content), self._unanswered = self._unanswered, None
-            with contextlib.suppress(EnvironmentProcessError, UserError):
-                self._take_turn(what, secs, has_content)
-                if has_content:
-                    self._content()
-        self._send(wire.CALL, {"call": name, **arguments}, data)
-        return self._answer(f"{name}()", secs)
-
-    def _content(self) -> tuple[dict[str, Any], bytes]:
-        try:
-            return wire.receive_content(self._connection)
-        except (EOFError, OSError):
-            self._raise_death("an answer")
-
-    def _byte(self, what: str, timeout_secs: float) -> bytes:
-        """The first byte of the answer.
+    def _received(self, what: str, timeout_secs: float) -> tuple[str, Any]:
+        """The next message.
 
         Time is counted in waits of a second, not by the clock: the environment must not be blamed if this process is
         stopped for minutes.
@@ -258,14 +242,11 @@ class EnvProcess:
         waits, stopped_secs = 0, 0.0
         while True:
             try:
-                byte = self._connection.recv(1)
+                answer: tuple[str, Any] = wire.receive(self._connection)
+                return answer
             except BlockingIOError:
                 pass
-            except OSError:
-                byte = b""
-            else:
-                if byte:
-                    return byte
+            except (EOFError, OSError):
                 self._raise_death(what)
             waits += 1
             waited_secs = waits * _SLICE_SECS
@@ -313,10 +294,19 @@ class EnvProcess:
         if self._trace < 0:
             return
         os.close(self._trace)
+        os.close(self._descriptor)
         self._trace = -1
-        if self._process is not None:
-            self._connection.close()
-            _end(self._process, self._mark)
+        if (process := self._process) is None:
+            return
+        self._connection.close()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        stuck = processes.end_marked([f"{_MARK_VARIABLE}={self._mark}"])
+        # A process stuck while exiting has no environment variables any more: its mark does not find it.
+        if not stuck and not processes.wait_until(lambda: process.poll() is not None, processes.KILL_SECS):
+            stuck = [process.pid]
+        if stuck:
+            logging.warning("%s", processes.describe_stuck("the process of an environment", stuck))
 
     def _trace_text(self) -> str:
         """The process's report on its threads."""
@@ -350,87 +340,31 @@ def _start(python: Path, mark: str, memory: int, trace: int) -> tuple[subprocess
     return process, ours
 
 
-def _explained(finding: str, python: Path) -> str:
-    """A finding from the other side, with its interpreter."""
-    hint = ": import inside the hooks what only one side has" if "No module named" in finding else ""
-    return f"{finding}{hint} (SAC_ENV_PYTHON={python})"
-
-
-def _end(process: subprocess.Popen[bytes], mark: str) -> None:
-    """Ends a process and all that it has started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    stuck = processes.end_marked([f"{_MARK_VARIABLE}={mark}"])
-    # A process stuck while exiting has no environment variables any more: its mark does not find it.
-    if not stuck and not processes.wait_until(lambda: process.poll() is not None, processes.KILL_SECS):
-        stuck = [process.pid]
-    if stuck:
-        logging.warning("%s", processes.describe_stuck("the process of an environment", stuck))
-
-
-def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in state.items()}
-
-
-def _space(description: Mapping[str, Any]) -> Any:
-    """The Gymnasium space of a description (see `wire.describe_space`)."""
-    from gymnasium import spaces  # Imported here so that workers without such environments don't pay for it.
-
-    kind = description["kind"]
-    if kind == "Dict":
-        return spaces.Dict({key: _space(sub) for key, sub in description["spaces"].items()})
-    if kind == "Tuple":
-        return spaces.Tuple([_space(sub) for sub in description["spaces"]])
-    if kind == "Discrete":
-        return spaces.Discrete(description["n"], start=description["start"])
-    if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(np.array(description["nvec"]), start=np.array(description["start"]))
-    if kind == "MultiBinary":
-        return spaces.MultiBinary(description["shape"])
-    dtype, shape = np.dtype(description["dtype"]), tuple(description["shape"])
-    low, high = (np.broadcast_to(np.array(description[side], dtype), shape) for side in ("low", "high"))
-    return spaces.Box(low, high, shape, dtype.type)
-
-
 class DeviceProcess:
     """What devices.py asks of a layer that acts in real time.
 
     Args:
-      call: Calls a method of the device, by name and arguments, within seconds; returns the answer, and bytes.
-      timeout_secs: What it may take.
-      told: What the process told of the device.
+      call: Calls a method of the device, by name and arguments.
+      has_real_clock: Whether time passes by itself.
       default_action: In the environment's own units; None: it has none.
     """
 
     real_time = True
 
-    def __init__(
-        self, call: Callable[..., tuple[Any, bytes]], timeout_secs: float, told: Mapping[str, Any], default_action: Any
-    ) -> None:
+    def __init__(self, call: Callable[..., Any], has_real_clock: bool, default_action: Any) -> None:
         self._call = call
-        self._timeout_secs = timeout_secs
-        self.has_real_clock = bool(told["has_real_clock"])
-        self._is_evaluation = False
-        self.default_action = default_action if told["has_default_action"] else None
+        self.has_real_clock, self.default_action = has_real_clock, default_action
+        self.is_evaluation: bool | None = None  # Of which the next reset tells.
 
     def wait(self) -> None:
         """Lets the device rest until the next reset or step."""
-        self._call("wait", self._timeout_secs)
+        self._call("wait")
 
     def limit_steps(self, horizon: int) -> None:
         """An episode ends after so many steps at the latest, and the last action is not sent."""
-        self._call("limit_steps", self._timeout_secs, steps=horizon)
-
-    @property
-    def is_evaluation(self) -> bool:
-        """Whether the episodes from the next reset on are of an evaluation."""
-        return self._is_evaluation
-
-    @is_evaluation.setter
-    def is_evaluation(self, value: bool) -> None:
-        self._call("set_evaluation", self._timeout_secs, is_evaluation=value)
-        self._is_evaluation = value
+        self._call("limit_steps", horizon)
 
     def take_metrics(self) -> dict[str, float]:
         """See RealTimeEnvironment; empty where the device has none."""
-        return self._call("take_metrics", self._timeout_secs)[0]["metrics"]
+        metrics: dict[str, float] = self._call("take_metrics")
+        return metrics

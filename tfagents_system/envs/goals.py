@@ -5,7 +5,6 @@ Runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9, 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,27 +22,6 @@ def function_of(layers: Iterable[Any], name: str) -> Callable[..., Any] | None:
     """The method of the outermost layer of an environment that has one; None: none has."""
     methods = (getattr(layer, name, None) for layer in layers)
     return next((method for method in methods if callable(method)), None)
-
-
-def of_process(
-    names: Iterable[str], call: Callable[..., tuple[Any, bytes]], timeout_secs: float
-) -> dict[str, Callable[..., np.ndarray]]:
-    """Such methods of an environment in a process of its own, by name.
-
-    Args:
-      names: Those that it has.
-      call: Calls something there: a name, a timeout, bytes and further arguments.
-      timeout_secs: When a call counts as hung.
-    """
-
-    def function(name: str, achieved: np.ndarray, desired: np.ndarray, info: Any) -> np.ndarray:
-        """For goals `[N, ...]` of one dtype; the other side passes an empty `info`."""
-        del info
-        data = achieved.tobytes() + desired.tobytes()
-        told, answer = call(name, timeout_secs, data, shape=achieved.shape, dtype=achieved.dtype.str)
-        return np.frombuffer(answer, np.float64).reshape(told["shape"])
-
-    return {name: functools.partial(function, name) for name in names}
 
 
 class GoalFunctions:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import gymnasium
 
@@ -99,6 +99,7 @@ class RealTimeEnvironment(gymnasium.Env):
 
     Attributes:
       real_time: True: its steps do not wait for the policy.
+      has_real_clock: Whether time passes by itself.
       is_evaluation: Episodes from the next reset on are of an evaluation, of which the device's `reset` is told.
       late_steps: How many there were.
       times: Durations of its steps.
@@ -134,29 +135,19 @@ class RealTimeEnvironment(gymnasium.Env):
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": max(1, round(1.0 / time_step_duration))}
         self.observation_space = interface.get_observation_space()
         self.action_space = interface.get_action_space()
-        self._duration, self._capture_secs = time_step_duration, capture
+        self.time_step_duration, self._capture_secs = time_step_duration, capture
         self._elasticity = time_step_timeout_factor * time_step_duration
         self._wait_on_done = wait_on_done
         self._clock: Clock = clock or MonotonicClock()
+        self.has_real_clock = self._clock.is_real
         self._end: float | None = None  # Of the running time step.
         self._capture: Call | None = None
         self._one_at_a_time = threading.Lock()  # A picture may be drawn while an observation is captured.
-        self._captured: Any = None  # Where the device waits in the middle of an episode.
         self._has_begun = self._is_running = self._is_waiting = False
         self._steps = 0
         self._sent_at: float | None = None
         self._returned_at = 0.0
         self._tell_at = float("-inf")
-
-    @property
-    def has_real_clock(self) -> bool:
-        """Whether time passes by itself."""
-        return self._clock.is_real
-
-    @property
-    def time_step_duration(self) -> float:
-        """Seconds."""
-        return self._duration
 
     @property
     def default_action(self) -> Any:
@@ -166,9 +157,9 @@ class RealTimeEnvironment(gymnasium.Env):
     # Gymnasium's interface.
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self._give_up_capture()
+        self._let_time_step_end()
         # The time of a reset is no time step's, whoever has ended the episode before.
-        self._is_running, self._captured, self._sent_at = False, None, None
+        self._is_running, self._capture, self._sent_at = False, None, None
         self._has_begun, self._is_waiting = True, False  # A reset that is interrupted may have moved it.
         options = options_of_evaluation(options, self.is_evaluation, self._evaluation_episode)
         self._evaluation_episode = None
@@ -179,7 +170,7 @@ class RealTimeEnvironment(gymnasium.Env):
         self._send(self.default_action, may_be_late=False)
         self._is_running = True
         self._returned_at = self._clock.now()
-        return self._as_space(observation), info
+        return _as_space(observation), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if not self._is_running:
@@ -199,7 +190,7 @@ class RealTimeEnvironment(gymnasium.Env):
             self._send(action, may_be_late=True)
         self._returned_at = self._clock.now()
         self.times.add[STEP](self._returned_at - began)
-        return self._as_space(observation), reward, terminated, truncated, info
+        return _as_space(observation), reward, terminated, truncated, info
 
     def set_evaluation_episode(self, number: int) -> None:
         """Which of an evaluation's episodes the next reset begins, from 0: the device's `reset` is told."""
@@ -213,19 +204,14 @@ class RealTimeEnvironment(gymnasium.Env):
     def wait(self) -> None:
         """Lets the device wait until the next reset or step; does nothing if it waits already.
 
-        In the middle of an episode the running time step ends before; the next step returns its observation, or raises
-        what that has raised.
+        In the middle of an episode the running time step ends before; the next step returns its observation.
         """
         if self._is_waiting:
             return
         self._sent_at = None
-        if self._is_running and self._capture is not None:
-            try:
-                self._captured = self._finish_time_step()
-            except Exception as error:
-                _LOG.warning("the observation before the device waits has failed: %r", error)  # A reset forgets it.
-                self._captured = _Failed(error)
-        getattr(self.interface, "wait", _nothing)()
+        if self._is_running:
+            self._let_time_step_end()
+        getattr(self.interface, "wait", lambda: None)()
         self._is_waiting = True
 
     def render(self) -> Any:
@@ -251,9 +237,9 @@ class RealTimeEnvironment(gymnasium.Env):
             if self._has_begun:
                 self.wait()
         finally:
-            self._give_up_capture()
+            self._let_time_step_end()
             self._clock.close()
-            getattr(self.interface, "close", _nothing)()
+            getattr(self.interface, "close", lambda: None)()
 
     # The elastic clock.
 
@@ -273,26 +259,28 @@ class RealTimeEnvironment(gymnasium.Env):
             self._tell_late(now)
         self._is_waiting = False
         self.time_step_start = now if is_late else self._end
-        self._end = self.time_step_start + self._duration
+        self._end = self.time_step_start + self.time_step_duration
         self._capture = self._clock.call_at(self.time_step_start + self._capture_secs, self._retrieve)
 
     def _finish_time_step(self) -> Any:
         """Waits for the capture and for the time step's end; returns what was captured."""
-        if self._captured is not None:
-            captured, self._captured = self._captured, None
-            if isinstance(captured, _Failed):
-                raise captured.error
-            return captured
         assert self._capture is not None and self._end is not None
         capture, self._capture = self._capture, None
         captured = capture.result()
         self._clock.sleep_until(self._end)
         return captured
 
-    def _give_up_capture(self) -> None:
-        """Waits for the end of a time step whose observation nobody needs; the device does one thing at a time."""
+    def _let_time_step_end(self) -> None:
+        """Waits for the end of the running time step: the device does one thing at a time. The next step returns its
+        observation, or raises what that has raised; a reset forgets it.
+        """
         if self._capture is not None:
-            self._finish_time_step()
+            try:
+                self._capture.result()
+            except Exception as error:
+                _LOG.warning("the observation of a time step that was not waited for has failed: %r", error)
+            assert self._end is not None
+            self._clock.sleep_until(self._end)
 
     def _retrieve(self) -> Any:
         began = self._clock.now()
@@ -312,15 +300,10 @@ class RealTimeEnvironment(gymnasium.Env):
                 *(self._steps, 1e3 * (now - self._end), 1e3 * self._elasticity, self.late_steps),
             )
 
-    def _as_space(self, observation: Any) -> Any:
-        """RTgym's interfaces return a list for a Tuple space."""
-        return tuple(observation) if isinstance(observation, list) else observation
 
-
-class _Failed(NamedTuple):
-    """Stands for an observation."""
-
-    error: Exception
+def _as_space(observation: Any) -> Any:
+    """RTgym's interfaces return a list for a Tuple space."""
+    return tuple(observation) if isinstance(observation, list) else observation
 
 
 def _check_methods(interface: Any) -> None:
@@ -332,7 +315,3 @@ def _check_methods(interface: Any) -> None:
             + ("it" if len(missing) == 1 else "them")
             + "".join(f" ({known}() is meant by {wrong}?)" for wrong, known in meant.items())
         )
-
-
-def _nothing() -> None:
-    pass

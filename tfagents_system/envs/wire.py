@@ -1,20 +1,20 @@
-"""The protocol between a worker and an environment's own process: spaces once, arrays by shared memory.
+"""The protocol between a worker and an environment's own process.
 
 Runs on both sides, also under SAC_ENV_PYTHON: standard library and NumPy only, Python 3.9, NumPy 1 or 2.
 
-The turn is handed over with one byte through a socket: the worker asks with STEP, RESET or CALL, the environment
-answers DONE or FAILED. RESET, CALL and FAILED come with a JSON object, and so does DONE after a CALL; the results of a
-STEP or RESET are in the memory.
+A request is (name, arguments), its answer ("ok", value), ("error", text) or ("findings", texts), both pickled. Actions
+and observations are packed before, because pickling an array takes longer than most steps; large arrays of observations
+are in shared memory, which the next observation overwrites.
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
+import pickle
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,57 +22,127 @@ import numpy as np
 from tfagents_system.envs.spaces import box_dtype, is_known, no_fixed_shape, space_kind, text_key
 from tfagents_system.errors import UserError
 
-STEP, RESET, CALL = b"s", b"r", b"c"
-DONE, FAILED = b".", b"!"
-
 _LENGTH = struct.Struct("<Q")
-_RESULT = struct.Struct("<d??I")  # reward, terminated, truncated, bytes of the info
-INFO_BYTES = 64 * 1024
+_PROTOCOL = 4  # In which NumPy 2 and NumPy 1 read arrays of each other without a warning.
+_READ_BYTES = 1 << 16
+_SHARED_BYTES = 4096  # Arrays from this size on are in shared memory.
 _ALIGNMENT = 64
-_MAX_STALLS = 60
 
 
-def send_message(connection: socket.socket, kind: bytes, content: Mapping[str, Any], data: bytes = b"") -> None:
-    """Sends the byte, a JSON object and raw bytes."""
-    text = json.dumps(content).encode()
-    connection.sendall(b"".join([kind, _LENGTH.pack(len(text)), _LENGTH.pack(len(data)), text, data]))
+def send(connection: socket.socket, content: Any) -> None:
+    """Sends a message."""
+    data = pickle.dumps(content, _PROTOCOL)
+    connection.sendall(_LENGTH.pack(len(data)) + data)
 
 
-def receive_content(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """The rest of a message whose byte has been read.
+def receive(connection: socket.socket) -> Any:
+    """The next message.
 
     Raises:
+      BlockingIOError: None has begun within the connection's timeout.
       EOFError: The other side is gone.
     """
-    lengths = receive_exactly(connection, 2 * _LENGTH.size)
-    (text_length,), (data_length,) = _LENGTH.unpack(lengths[:8]), _LENGTH.unpack(lengths[8:])
-    return json.loads(receive_exactly(connection, text_length)), receive_exactly(connection, data_length)
+    message = connection.recv(_READ_BYTES)
+    length = _LENGTH.size + (_LENGTH.unpack_from(message)[0] if len(message) >= _LENGTH.size else 0)
+    if len(message) < length:
+        chunks, missing = [message], length - len(message)
+        while missing and chunks[-1]:
+            try:
+                chunks.append(connection.recv(min(missing, 1 << 20)))
+            except BlockingIOError:  # The connection's own timeout, in the middle of a message.
+                continue
+            missing -= len(chunks[-1])
+        message = b"".join(chunks)
+    if not message or len(message) < length:
+        raise EOFError("the other side of an environment's process is gone")
+    return pickle.loads(memoryview(message)[_LENGTH.size :])
 
 
-def receive_exactly(connection: socket.socket, count: int) -> bytes:
-    """`count` bytes."""
-    parts = []
-    stalls = 0
-    while count:
-        try:
-            part = connection.recv(min(count, 1 << 20))
-        except BlockingIOError:  # The connection's own timeout, in the middle of a message.
-            stalls += 1
-            if stalls > _MAX_STALLS:
-                raise EOFError("a message from an environment's process does not end") from None
-            continue
-        if not part:
-            raise EOFError("the other side of an environment's process is gone")
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+class Memory:
+    """Shared memory that grows.
+
+    Args:
+      descriptor: Its file descriptor, which both sides have.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._map, self._used = descriptor, mmap.mmap(-1, _ALIGNMENT), 0
+
+    def clear(self) -> None:
+        """What comes next overwrites what is there."""
+        self._used = 0
+
+    def put(self, array: np.ndarray) -> int:
+        """Copies an array there; returns where."""
+        start, self._used = self._used, self._used + -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        if os.fstat(self._descriptor).st_size < self._used:
+            os.ftruncate(self._descriptor, self._used)
+        np.copyto(self.view(start, array.shape, array.dtype), array)
+        return start
+
+    def view(self, start: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """The array there."""
+        if len(self._map) < os.fstat(self._descriptor).st_size:
+            self._map = mmap.mmap(self._descriptor, 0)
+        view: np.ndarray = np.ndarray(shape, dtype, self._map, start)
+        return view
+
+
+def packer(space: Any, name: str, memory: Memory | None = None) -> Callable[[Any], Any]:
+    """The function from an element of a space to a nest of plain types.
+
+    An array becomes its dtype, its shape, and its bytes or where it is in the memory. A part that is missing, or no
+    array of numbers, is a KeyError, TypeError or ValueError.
+    """
+    kind = space_kind(space)
+    if kind == "Dict":
+        by_key = {key: packer(sub, name, memory) for key, sub in space.spaces.items()}
+        return lambda value: {key: pack(value[key]) for key, pack in by_key.items()}
+    if kind == "Tuple":
+        parts = [packer(sub, name, memory) for sub in space.spaces]
+
+        def pack_tuple(value: Any) -> list[Any]:
+            if len(value) != len(parts):
+                raise ValueError(f"{name}: expected {len(parts)} parts but found {len(value)}")
+            return [pack(part) for pack, part in zip(parts, value)]
+
+        return pack_tuple
+
+    def pack_array(value: Any) -> tuple[str, tuple[int, ...], bytes | int]:
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise TypeError(f"{name}: expected numbers but found {value!r}")
+        if memory is None or array.nbytes < _SHARED_BYTES:
+            return array.dtype.str, array.shape, array.tobytes()
+        return array.dtype.str, array.shape, memory.put(array)
+
+    return pack_array
+
+
+def unpacker(space: Any, memory: Memory | None = None) -> Callable[[Any], Any]:
+    """The inverse of `packer`; arrays of no dimension become numbers. Those in memory are views of it."""
+    kind = space_kind(space)
+    if kind == "Dict":
+        by_key = {key: unpacker(sub, memory) for key, sub in space.spaces.items()}
+        return lambda packed: {key: unpack(packed[key]) for key, unpack in by_key.items()}
+    if kind == "Tuple":
+        parts = [unpacker(sub, memory) for sub in space.spaces]
+        return lambda packed: tuple(unpack(part) for unpack, part in zip(parts, packed))
+
+    def unpack_array(packed: tuple[str, tuple[int, ...], Any]) -> Any:
+        dtype, shape, data = packed
+        if memory is not None and isinstance(data, int):
+            return memory.view(data, shape, dtype)
+        return np.ndarray(shape, dtype, bytearray(data))[()]
+
+    return unpack_array
 
 
 # Spaces.
 
 
 def describe_space(space: Any, name: str) -> dict[str, Any]:
-    """A space as JSON.
+    """A space without its library.
 
     Raises:
       UserError: It is of no known kind.
@@ -85,146 +155,30 @@ def describe_space(space: Any, name: str) -> dict[str, Any]:
     if kind == "Tuple":
         return {"kind": kind, "spaces": [describe_space(sub, name) for sub in space.spaces]}
     if kind == "Discrete":
-        return {"kind": kind, "n": int(space.n), "start": int(getattr(space, "start", 0)), "shape": [1], "dtype": "<i8"}
+        return {"kind": kind, "n": int(space.n), "start": int(getattr(space, "start", 0))}
     if kind == "MultiDiscrete":
         nvec = np.asarray(space.nvec)
-        start = np.asarray(getattr(space, "start", np.zeros_like(nvec)))
-        return {"kind": kind, "nvec": nvec.tolist(), "start": start.tolist(), "shape": [nvec.size], "dtype": "<i8"}
+        return {"kind": kind, "nvec": nvec, "start": np.asarray(getattr(space, "start", np.zeros_like(nvec)))}
+    shape = [int(size) for size in space.shape]
     if kind == "MultiBinary":
-        return {"kind": kind, "shape": [int(size) for size in space.shape], "dtype": "|i1"}
+        return {"kind": kind, "n": shape}
     dtype = box_dtype(space)
     if dtype.kind not in "fiub":
         raise UserError(f"the {name} space has dtype {dtype}: use float32 or an integer type")
-    shape = [int(size) for size in space.shape]
-    return {"kind": "Box", "low": _bound(space.low), "high": _bound(space.high), "shape": shape, "dtype": dtype.str}
+    low, high = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in (space.low, space.high))
+    return {"kind": "Box", "low": low, "high": high, "dtype": dtype.str}
 
 
-def _bound(bound: Any) -> Any:
-    """One number if all are the same: an image has many."""
-    bound = np.asarray(bound)
-    return bound.flat[0].item() if bound.size and (bound == bound.flat[0]).all() else bound.tolist()
+def gymnasium_space(description: dict[str, Any]) -> Any:
+    """The Gymnasium space of a description."""
+    from gymnasium import spaces  # Here: the other side may be without it.
 
-
-def map_description(function: Callable[[Mapping[str, Any]], Any], description: Mapping[str, Any]) -> Any:
-    """The nest of `function` over the descriptions of a space's parts that are arrays."""
-    if "spaces" not in description:
-        return function(description)
-    parts = description["spaces"]
-    if isinstance(parts, dict):
-        return {key: map_description(function, sub) for key, sub in parts.items()}
-    return tuple(map_description(function, sub) for sub in parts)
-
-
-# Memory.
-
-
-class StepMemory:
-    """The arrays of one environment's step: action, observation, reward, ends and info.
-
-    Args:
-      descriptor: File descriptor of the memory, which both sides have.
-      action: Description of the action space.
-      observation: Description of the observation space.
-      create: Set the memory's size.
-    """
-
-    def __init__(
-        self, descriptor: int, action: Mapping[str, Any], observation: Mapping[str, Any], create: bool
-    ) -> None:
-        self._used = _padded(_RESULT.size + INFO_BYTES)
-        parts: list[Mapping[str, Any]] = []
-        for space in (action, observation):
-            map_description(parts.append, space)
-        total = self._used + sum(map(_bytes_of, parts))
-        if create:
-            os.ftruncate(descriptor, total)
-        self._memory = mmap.mmap(descriptor, total)
-        self.action = map_description(self._view, action)
-        self.observation = map_description(self._view, observation)
-
-    def _view(self, part: Mapping[str, Any]) -> np.ndarray:
-        """The next array in this memory."""
-        view: np.ndarray = np.ndarray(tuple(part["shape"]), np.dtype(part["dtype"]), self._memory, self._used)
-        self._used += _bytes_of(part)
-        return view
-
-    def put_result(self, reward: float, terminated: bool, truncated: bool, info: bytes) -> None:
-        """Writes the results of a step except its observation."""
-        if len(info) > INFO_BYTES:
-            raise ValueError(f"the numbers in info take {len(info)} bytes: at most {INFO_BYTES} are taken")
-        _RESULT.pack_into(self._memory, 0, reward, terminated, truncated, len(info))
-        if info:
-            self._memory[_RESULT.size : _RESULT.size + len(info)] = info
-
-    def result(self) -> tuple[float, bool, bool, dict[str, Any]]:
-        """(reward, terminated, truncated, info)."""
-        reward, terminated, truncated, length = _RESULT.unpack_from(self._memory, 0)
-        info = json.loads(self._memory[_RESULT.size : _RESULT.size + length]) if length else {}
-        return reward, terminated, truncated, info
-
-
-def writer(description: Mapping[str, Any], views: Any, name: str) -> Callable[[Any], None]:
-    """The function that copies a nest into views of the same structure, without changing any value.
-
-    It raises ValueError or TypeError if a shape or a kind of number differs from the space.
-    """
-    if "spaces" not in description:
-        return _array_writer(description, views, name)
-    parts = description["spaces"]
-    if isinstance(parts, dict):
-        by_key = {key: writer(parts[key], views[key], name) for key in parts}
-
-        def write_dict(value: Any) -> None:
-            for key, write in by_key.items():
-                write(value[key])
-
-        return write_dict
-    writers = [writer(part, view, name) for part, view in zip(parts, views)]
-
-    def write_tuple(value: Any) -> None:
-        if len(value) != len(writers):
-            raise ValueError(f"{name}: expected {len(writers)} parts but found {len(value)}")
-        for write, part in zip(writers, value):
-            write(part)
-
-    return write_tuple
-
-
-def _array_writer(description: Mapping[str, Any], view: np.ndarray, name: str) -> Callable[[Any], None]:
-    is_flat = description["kind"] in ("Discrete", "MultiDiscrete")
-    shape, dtype, is_integer = view.shape, view.dtype, view.dtype.kind in "iu"
-
-    def write(value: Any) -> None:
-        array = np.asarray(value)
-        if is_flat:
-            array = array.reshape(-1)
-        if array.shape != shape:
-            raise ValueError(f"{name}: expected shape {shape} but found {array.shape}")
-        if is_integer and array.dtype != dtype:
-            if array.dtype.kind not in "iub":
-                raise TypeError(f"{name}: the space says {dtype}, but the {name} is {array.dtype}")
-            if (array.astype(dtype) != array).any():
-                raise ValueError(f"{name} has {array[array.astype(dtype) != array][0]}, which {dtype} can't hold")
-        np.copyto(view, array, "unsafe")
-
-    return write
-
-
-def read_action(description: Mapping[str, Any], views: Any) -> Any:
-    """What the views hold as the environment takes it: arrays of its own, and the number of a Discrete."""
-    if "spaces" not in description:
-        if description["kind"] == "Discrete":
-            return views[0]
-        return views.copy().reshape(np.shape(description["nvec"])) if "nvec" in description else views.copy()
-    parts = description["spaces"]
-    if isinstance(parts, dict):
-        return {key: read_action(part, views[key]) for key, part in parts.items()}
-    return tuple(read_action(part, view) for part, view in zip(parts, views))
-
-
-def _bytes_of(part: Mapping[str, Any]) -> int:
-    return _padded(int(np.prod(part["shape"], dtype=np.int64)) * np.dtype(part["dtype"]).itemsize)
-
-
-def _padded(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
+    arguments = {key: value for key, value in description.items() if key != "kind"}
+    kind = description["kind"]
+    if kind == "Dict":
+        return spaces.Dict({key: gymnasium_space(sub) for key, sub in arguments["spaces"].items()})
+    if kind == "Tuple":
+        return spaces.Tuple([gymnasium_space(sub) for sub in arguments["spaces"]])
+    if kind == "Box":
+        arguments["dtype"] = np.dtype(arguments["dtype"]).type
+    return getattr(spaces, kind)(**arguments)

@@ -22,7 +22,6 @@ from pathlib import Path
 from tfagents_system.checks.called_as import called_as, option
 from tfagents_system.checks.findings import ERROR, FACT, Findings, counted
 from tfagents_system.envs.faults import SHOW_TRACES
-from tfagents_system.envs.reward_places import named_in
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with, in_callers_terms
 from tfagents_system.launch import costs, forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
@@ -51,6 +50,7 @@ from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken, find, split, taken_by
+from tfagents_system.settings.input_files import copies_of
 from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variables import AGENT, TAKES, RunVariables, unknown_names
 
@@ -353,7 +353,7 @@ class Preparation:
             self.copy,
             self._digests,
             imported=self.inspection.imported,
-            reward=named_in(self.inspection.config, params.parent),
+            input_files=copies_of(self.inspection.config, params.parent),
             taken=taken,
             prior_data=self.inspection.prior_data,
         )

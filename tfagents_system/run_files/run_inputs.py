@@ -1,10 +1,11 @@
 """The run's own copies of the user's files: made once, when the run begins, and compared at each later start.
 
-    params.py config.json reward.points   copies of SAC_PARAMS, of SAC_CONFIG, and of the reward file that this names
-    params/                               a copy of the folder of SAC_PARAMS
-    run.json                              "began_with": digests of the files that a later start compares
+    params.py config.json   copies of SAC_PARAMS and of SAC_CONFIG
+    input_files/            copies of the files that SAC_CONFIG names under `input_files`
+    params/                 a copy of the folder of SAC_PARAMS
+    run.json                "began_with": digests of the files that a later start compares
 
-Compared are the params file, the JSON, the reward file, and the modules of the params' folder that the check of the
+Compared are the params file, the JSON, its input files, and the modules of the params' folder that the check of the
 first start had imported.
 """
 
@@ -21,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.called_as import option
-from tfagents_system.envs import reward_places
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import leads_into, read_json, write_atomically
 from tfagents_system.run_files.params_folder import copy_files, sha256_of
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
+from tfagents_system.settings import input_files
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.resolved import read_run
 
@@ -44,7 +45,7 @@ class Inputs:
       folder: A copy of the folder of SAC_PARAMS; None where the file alone is kept.
       digests: Of that folder's files, by relative path.
       imported: Those of them that the params had imported.
-      reward: The file that `trajectory_reward` of the JSON names; None: there is none.
+      input_files: Those that the JSON names, by the names of the copies.
       taken: What the run takes from another one.
       prior_data: The ring of prior data; None: there is none.
     """
@@ -54,14 +55,15 @@ class Inputs:
     folder: Path | None = None
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     imported: Sequence[str] = ()
-    reward: Path | None = None
+    input_files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     taken: Taken | None = None
     prior_data: Path | None = None
 
     def began_with(self) -> dict[str, str]:
-        """SHA-256 of each file that later starts compare: `params`, `config`, `reward`, `params/<module>`."""
-        files = {"params": self.params, "config": self.config, "reward": self.reward}
-        own = {name: sha256_of(path) for name, path in files.items() if path is not None}
+        """SHA-256 of each file that later starts compare: `params`, `config`, `input_files/...`, `params/...`."""
+        files = {"params": self.params, "config": self.config}
+        files |= {f"{input_files.FOLDER}/{name}": path for name, path in self.input_files.items()}
+        own = {name: sha256_of(path) for name, path in files.items()}
         return own | {f"{_IN_FOLDER}{name}": self.digests[name] for name in self.imported if name in self.digests}
 
     def to_json(self, paths: RunPaths) -> dict[str, Any]:
@@ -85,12 +87,14 @@ def install(paths: RunPaths, inputs: Inputs) -> None:
     """
     write_atomically(paths.params, inputs.params.read_bytes())
     write_atomically(paths.config, inputs.config.read_bytes())
-    if inputs.reward is None:
-        paths.reward.unlink(missing_ok=True)
-    else:  # Of workers that join, it is the copy itself.
-        write_atomically(paths.reward, inputs.reward.read_bytes())
-    for folder in (paths.params_folder, paths.prior_data, paths.taken):
+    # Of workers that join, they are the copies themselves.
+    contents = {name: path.read_bytes() for name, path in inputs.input_files.items()}
+    for folder in (paths.input_files, paths.params_folder, paths.prior_data, paths.taken):
         shutil.rmtree(folder, ignore_errors=True)
+    if contents:
+        paths.input_files.mkdir()
+    for name, content in contents.items():
+        write_atomically(paths.input_files / name, content)
     if inputs.folder is not None:
         copy_files(inputs.folder, inputs.digests, paths.params_folder)
     if inputs.prior_data is not None:
@@ -169,9 +173,10 @@ def _differences(copy: Path, source: Path, now: str) -> list[str]:
 
 
 def _copy_and_source(paths: RunPaths, name: str, params: Path, config: Path) -> tuple[Path, Path | None]:
-    if name == "reward":
-        own = Overrides.of_run(read_run(paths.run_json)).merged(read_json(paths.config) or {})
-        return paths.reward, reward_places.named_in(own, params.parent)  # One that is gone is not missed.
+    if name.startswith(f"{input_files.FOLDER}/"):
+        merged = Overrides.of_run(read_run(paths.run_json)).merged(read_json(paths.config) or {})
+        sources = input_files.copies_of(merged, params.parent)
+        return paths.exp_dir / name, sources.get(Path(name).name)  # One that is gone is not missed.
     if name.startswith(_IN_FOLDER):
         relative = name.removeprefix(_IN_FOLDER)
         return paths.params_folder / relative, params.parent / relative

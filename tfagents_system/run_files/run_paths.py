@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from tfagents_system.envs.reward_places import KEPT
+from tfagents_system.settings.input_files import FOLDER
 
 TRAINER = "trainer"
 REPLAY = "replay"
@@ -56,7 +56,7 @@ class RunPaths:
     )
     params = Below("params.py", "the run's copy of SAC_PARAMS")
     params_folder = Below("params", "the run's copy of the folder of SAC_PARAMS")
-    reward = Below(KEPT, "the run's copy of the file that `trajectory_reward` of config.json names, if it names one")
+    input_files = Below(FOLDER, "the run's copies of the files that `input_files` of config.json names")
     run_json = Below(
         "run.json",
         "every setting, wherever it comes from. Fixed for the run's life: seed, attributes of TrainParams, "

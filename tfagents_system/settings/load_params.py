@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.faults import describe_error
-from tfagents_system.envs.reward_places import with_file_of
 from tfagents_system.errors import UserError, shown
-from tfagents_system.settings import other_libraries, values
+from tfagents_system.settings import input_files, other_libraries, values
 from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def load_params(
 
     Args:
       params_path: The file to execute.
-      env_config: What the constructor gets, with the path at which its reward file was found.
+      env_config: What the constructor gets, with the paths at which its `input_files` are.
       origin: See `load_params_class`.
       compute_config: The run's size, which a constructor with that argument gets as well; what the user's class says
         wins.
@@ -117,7 +116,7 @@ def load_params(
     file = origin or params_path
     fixed = {name: finding for name in attributes or () if (finding := fixed_attribute(params_class, name))}
     given = {name: value for name, value in (attributes or {}).items() if name not in fixed}
-    env_config = with_file_of(params_path, env_config)
+    env_config = input_files.with_paths(env_config, params_path)
     try:
         params, unknown, wrong = _build(params_class, dict(env_config), dict(compute_config or {}), given)
     except UserError:

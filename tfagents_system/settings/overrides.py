@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfagents_system.checks.spelling import near_misses
-from tfagents_system.envs import reward_places
 from tfagents_system.errors import shown
 from tfagents_system.settings.params_check import CONFIG_KEYS
 from tfagents_system.settings.values import by_name, in_words, leaves_of, merge, parse_value, variable_text
@@ -209,7 +208,7 @@ def _unknown_key(path: Sequence[str], env_config: Mapping[str, Any]) -> str | No
         if key in node:
             node = node[key]
             continue
-        if path[0] in CONFIG_KEYS or (depth and path[0] == reward_places.KEY):  # A section need not have all its keys.
+        if path[0] in CONFIG_KEYS:
             return None
         meant = [right for _, right in near_misses([key], node, _SIMILARITY)]
         there_are = f"{meant[0]} is meant" if meant else f"there are {', '.join(map(str, node)) or 'none'}"

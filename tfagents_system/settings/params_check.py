@@ -24,11 +24,11 @@ from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import shown
 from tfagents_system.hyperparameters import RACE_END_STEPS, Hyperparameter, When, described_by
-from tfagents_system.settings import other_libraries
+from tfagents_system.settings import input_files, other_libraries
 from tfagents_system.settings.load_params import OF_ITERATIONS, is_set, own_names
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
-CONFIG_KEYS = ("horizon", "curriculum")
+CONFIG_KEYS = ("horizon", "curriculum", input_files.KEY)
 _HORIZON = integer_from(1)
 _EXAMPLE = '{"horizon": 200}'
 _READABLE_CHARS = 10_000
@@ -50,7 +50,7 @@ def check_env_config(env_config: Mapping[str, Any]) -> list[str]:
             )
     elif not has_horizon(env_config):
         findings.append(f'"horizon" in SAC_CONFIG must be {_HORIZON.words}, found {shown(env_config["horizon"])}')
-    return findings
+    return findings + input_files.check_input_files(env_config)
 
 
 def has_horizon(env_config: Mapping[str, Any]) -> bool:

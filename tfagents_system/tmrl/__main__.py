@@ -125,7 +125,7 @@ def install() -> int:
 
 def _drive(config: Config, command: str) -> int:
     """In simulated time a driver is built in, who records and checks; --benchmark measures the time that there is."""
-    from tfagents_system import racing
+    from tfagents_system.examples.racing import recorder
 
     if config.has_game and command == "record-reward":
         raise UserError("the game's reward is recorded by TMRL itself: python -m tmrl --record-reward")
@@ -136,7 +136,7 @@ def _drive(config: Config, command: str) -> int:
     }[command]
     env_config = {key: part for key, part in config.env_config.items() if key != "real_time" or command == "benchmark"}
     file = _write(DATA / "config" / f"{command}.json", json.dumps(env_config))
-    return racing.main([command.replace("-", "_"), "--params", str(PARAMS), "--config", str(file), *options])
+    return recorder.main([command.replace("-", "_"), "--params", str(PARAMS), "--config", str(file), *options])
 
 
 def server_command(config: Config) -> list[str]:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from tfagents_system.checks import rules, spelling
 from tfagents_system.checks.rules import Rule
-from tfagents_system.envs.racing.settings import CAMERA, LIDAR, MOTION, PROGRESS, RacingSettings
 from tfagents_system.errors import UserError, shown
+from tfagents_system.examples.racing.environment import CAMERA, LIDAR, MOTION, PROGRESS, RacingSettings
 
 _INTERFACES = ("TM20FULL", "TM20LIDAR", "TM20LIDARPROGRESS")
 # Both ways together less than a time step: an act_buf_len of 2, the guide's, tells what is still to act.
@@ -152,7 +152,7 @@ class Config:
     """A config.json: the values of all keys by path, what they become, and notes on those that have no effect."""
 
     values: Mapping[str, Any]
-    has_game: bool  # TMRL's own interface drives the game; else it is the car of envs/racing.
+    has_game: bool  # TMRL's own interface drives the game; else it is the car of examples/racing.
     attributes: dict[str, Any]
     env_config: dict[str, Any]
     variables: dict[str, str]
@@ -305,7 +305,7 @@ def _game(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _car(values: Mapping[str, Any], is_real_time: bool, notes: list[str]) -> dict[str, Any]:
-    """The car of envs/racing, with TMRL's reward; adds a note on each argument that is for the game."""
+    """The car of examples/racing, with TMRL's reward; adds a note on each argument that is for the game."""
     part = CAMERA if values["ENV.RTGYM_INTERFACE"] == "TM20FULL" else LIDAR
     observations = [part, MOTION, *([PROGRESS] if values["ENV.RTGYM_INTERFACE"] == "TM20LIDARPROGRESS" else [])]
     history = {"frame_stack": {part: values["ENV.IMG_HIST_LEN"]}}
@@ -314,7 +314,7 @@ def _car(values: Mapping[str, Any], is_real_time: bool, notes: list[str]) -> dic
         "config.racing": {"observations": observations, "track": "closed/train/3"},
         "config.racing.off_track_metres": None,  # The reward's rules end episodes.
         "config.racing.stuck_secs": None,
-        "config.trajectory_reward.file": "~/TmrlData/reward/reward.npz",
+        "config.input_files.trajectory_reward": "~/TmrlData/reward/reward.npz",
         "config.trajectory_reward.regain": True,  # TMRL's rule.
     }
     if part == CAMERA:

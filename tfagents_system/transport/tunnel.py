@@ -163,8 +163,8 @@ def identity_of(paths: RunPaths, overrides: Overrides) -> dict[str, str]:
     """SHA-256 of each of a run's inputs by name, for comparison with another machine's."""
     files = {"params": paths.params, "config": paths.config, "specs": paths.specs}
     contents = {name: path.read_bytes() for name, path in files.items()}
-    if paths.reward.exists():  # Runs have it where their JSON names one.
-        contents["reward"] = paths.reward.read_bytes()
+    for path in sorted(paths.input_files.glob("*")):
+        contents[f"{paths.input_files.name}/{path.name}"] = path.read_bytes()
     # Without the variables, each machine's own, and defaults, which workers are told.
     contents["settings"] = json.dumps([overrides.params, overrides.config], sort_keys=True).encode()
     return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}

@@ -8,11 +8,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from tfagents_system.envs.racing.environment import RacingEnvironment
-from tfagents_system.envs.racing.expert import Expert
-from tfagents_system.envs.racing.settings import RacingSettings
-from tfagents_system.envs.racing.track import HELD_OUT
-from tfagents_system.envs.trajectory_reward import with_trajectory_reward
+from tfagents_system.examples.racing.driver import Expert
+from tfagents_system.examples.racing.environment import RacingEnvironment, RacingSettings
+from tfagents_system.examples.racing.track import HELD_OUT
+from tfagents_system.examples.racing.trajectory_reward import with_trajectory_reward
 from tfagents_system.train_params_base import EnvArgsKwargs, TrainParamsBase
 
 
@@ -40,7 +39,7 @@ class TrainParams(TrainParamsBase):
         self, *args: Any, seed: int | None = None, render_mode: str | None = None, **kwargs: Any
     ) -> gymnasium.Env:
         del seed  # TrainingEnvironment passes it to reset(), as Gymnasium requires.
-        racing = RacingSettings.of(self.env_config.get("racing", {}))
+        racing = RacingSettings.of(self.env_config)
         env = RacingEnvironment(racing, *args, **{**kwargs, "render_mode": render_mode})
         self._environments += (env,)
         return with_trajectory_reward(env, self.env_config)

@@ -6,9 +6,9 @@ from typing import Any
 
 import gymnasium
 
-from tfagents_system.envs.racing.real_time import make_real_time_race
-from tfagents_system.envs.trajectory_reward import with_trajectory_reward
 from tfagents_system.examples.racing.params import TrainParams as Racing
+from tfagents_system.examples.racing.real_time import make_real_time_race
+from tfagents_system.examples.racing.trajectory_reward import with_trajectory_reward
 
 
 class TrainParams(Racing):

@@ -1,4 +1,4 @@
-"""What TMRL's config.json trains (docs/how_to/tmrl.md): the game by TMRL's own interface, or the car of envs/racing."""
+"""What TMRL's config.json trains (docs/how_to/tmrl.md): the game by TMRL's own interface, or the racing car."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import gymnasium
 import numpy as np
 
 from tfagents_system.envs.pictures import SmallPictures
-from tfagents_system.envs.racing import sensors
-from tfagents_system.envs.racing.environment import RacingEnvironment
-from tfagents_system.envs.racing.expert import Expert
-from tfagents_system.envs.racing.real_time import make_real_time_race
-from tfagents_system.envs.racing.settings import CAMERA, RacingSettings
-from tfagents_system.envs.trajectory_reward import with_trajectory_reward
 from tfagents_system.errors import UserError
+from tfagents_system.examples.racing.driver import Expert
+from tfagents_system.examples.racing.environment import CAMERA, RacingEnvironment, RacingSettings
+from tfagents_system.examples.racing.real_time import make_real_time_race
+from tfagents_system.examples.racing.sensors import CAMERA_PIXELS
+from tfagents_system.examples.racing.trajectory_reward import with_trajectory_reward
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -46,11 +45,11 @@ class TrainParams(TrainParamsBase):
         if "real_time" in self.env_config:
             race = make_real_time_race(self.env_config, seed, render_mode=render_mode)
         else:
-            race = RacingEnvironment(RacingSettings.of(self.env_config["racing"]), render_mode=render_mode)
+            race = RacingEnvironment(RacingSettings.of(self.env_config), render_mode=render_mode)
             self._environments += (race,)
         race = with_trajectory_reward(race, self.env_config)
         size = tuple(ours.get("picture", ()))
-        if not size or size == (sensors.CAMERA_PIXELS, sensors.CAMERA_PIXELS):
+        if not size or size == (CAMERA_PIXELS, CAMERA_PIXELS):
             return race
         return SmallPictures(race, size, key=CAMERA)
 

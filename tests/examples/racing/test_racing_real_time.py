@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -16,24 +15,17 @@ import psutil
 import pytest
 from pytest import approx
 
-from tests.support.devices_for_tests import DummyDevice
 from tests.support.waiting import until
-from tfagents_system import racing as program
 from tfagents_system.envs import real_time
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.devices import Device
-from tfagents_system.envs.racing.car import STEP_SECS
-from tfagents_system.envs.racing.car_process import Car, Line, serve
-from tfagents_system.envs.racing.environment import RacingEnvironment
-from tfagents_system.envs.racing.real_time import RacingDevice, RealTimeSettings, make_real_time_race
-from tfagents_system.envs.racing.settings import RacingSettings
-from tfagents_system.envs.real_time import RealTimeEnvironment
-from tfagents_system.envs.reward_files import write_points
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.envs.trajectory_reward import with_trajectory_reward
 from tfagents_system.errors import UserError
-from tfagents_system.examples.racing_real_time.params import TrainParams
-from tfagents_system.hyperparameters import read_section
+from tfagents_system.examples.racing import recorder as program
+from tfagents_system.examples.racing.car import STEP_SECS
+from tfagents_system.examples.racing.car_process import Car, Line, serve
+from tfagents_system.examples.racing.environment import RacingEnvironment, RacingSettings
+from tfagents_system.examples.racing.real_time import make_real_time_race
 
 ROOT = Path(__file__).parents[3]
 GAS, BRAKE = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0)
@@ -126,10 +118,10 @@ def test_resting_brakes_at_once_and_is_no_part_of_the_race() -> None:
     here.advance(6.0)
     stood = here.observe(6.0)
     assert speed(fast) > 5.0 and speed(stood) == 0.0 and stood.reward > 0.0, "braking takes its way"
-    steps = here.environment._now.steps
+    steps = here.environment._steps
     here.advance(600.0)
     pause = here.observe(600.0)
-    assert not pause.terminated and pause.reward == 0.0 and here.environment._now.steps == steps
+    assert not pause.terminated and pause.reward == 0.0 and here.environment._steps == steps
     here.control(600.0, GAS)
     here.advance(602.0)
     assert speed(here.observe(602.0)) > 5.0, "it goes on"
@@ -143,7 +135,7 @@ def test_an_episode_that_is_over_stays_so() -> None:
     seen = here.observe(7.0)
     assert seen.terminated and seen.info["end"] == "stuck"
     here.advance(70.0)
-    assert here.observe(70.0).reward == 0.0 and here.environment._now.steps <= 5.0 / STEP_SECS + 1
+    assert here.observe(70.0).reward == 0.0 and here.environment._steps <= 5.0 / STEP_SECS + 1
 
 
 def test_the_process_answers_and_tells_what_went_wrong() -> None:
@@ -208,12 +200,6 @@ def test_impossible_settings_are_refused(section: Any, told: str) -> None:
         make_real_time_race({"racing": {"observations": ["motion"]}, "real_time": section}, 0)
 
 
-def test_the_settings_of_the_clock_are_those_of_real_time_environments() -> None:
-    told = read_section(RealTimeSettings, {"start_obs_capture": 0, "time_step_timeout_factor": 0}, "real_time")
-    assert (told.start_obs_capture, told.time_step_timeout_factor) == (0, 0)
-    RealTimeEnvironment(DummyDevice(VirtualClock()), 0.05, 0.0, 0.0)
-
-
 def test_the_benchmark_prints_the_parts_of_a_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,34 +215,3 @@ def test_the_benchmark_prints_the_parts_of_a_step(
     waits, computes = ("time_step", "step", "join"), ("inference", "send_control", "retrieve_obs", "send_delay")
     assert times.pop("reset") > 0.0, "by the machine's clock"
     assert times == approx({**dict.fromkeys(waits, 50.0), **dict.fromkeys(computes, 0.0)})
-
-
-def test_the_example_has_the_settings_of_its_json() -> None:
-    params = TrainParams(json.loads((ROOT / "tfagents_system/examples/racing_real_time/config.json").read_text()))
-    driver: Any = params.expert_policy_ctor()  # type: ignore[func-returns-value]
-    assert params.asynchronous and params.action_history == 3 and driver is None
-    settings = RealTimeSettings(**{key: tuple(value) if isinstance(value, list) else value for key, value in
-                                   params.env_config["real_time"].items()})  # fmt: skip
-    assert settings == RealTimeSettings(), "and those are the defaults"
-
-
-def test_a_virtual_clock_may_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The car itself drives in wall time all the same."""
-    monkeypatch.setattr(RacingDevice, "__init__", lambda self, *args, **kwargs: None)
-    monkeypatch.setattr(RacingDevice, "get_observation_space", lambda self: None)
-    monkeypatch.setattr(RacingDevice, "get_action_space", lambda self: None)
-    assert not make_real_time_race({}, 0, VirtualClock()).has_real_clock
-
-
-@pytest.mark.parametrize("split", ["train", "held_out"])
-def test_a_lap_of_a_training_track_rewards_no_evaluations_on_others(split: str, tmp_path: Path) -> None:
-    path = tmp_path / "reward.npz"
-    write_points(path, np.arange(400)[:, None] * np.array([0.1, 0.0]), {"track": "closed/train/0"})
-    config: dict[str, Any] = {"racing": {"observations": ["motion"], "train_tracks": 1, "held_out_tracks": 2}}
-    config["trajectory_reward"] = {"file": str(path)}
-    told = 'the environment has closed/train/0 and 2 more: set "track": "closed/train/0"'
-    with contextlib.closing(make_real_time_race(config, 0, split=split)) as race, pytest.raises(UserError, match=told):
-        with_trajectory_reward(race, config)
-    config["racing"]["track"] = "closed/train/0"
-    with contextlib.closing(make_real_time_race(config, 0, split=split)) as race:
-        assert with_trajectory_reward(race, config) is race and race.interface.track_names == ["closed/train/0"]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tfagents_system.envs.racing.car import GRAVITY, MAX_STEER, STEP_SECS, CarParameters, CarState, advance
+from tfagents_system.examples.racing.car import GRAVITY, MAX_STEER, STEP_SECS, CarParameters, CarState, advance
 
 ROAD, GRASS = False, True
 CAR = CarParameters(mass=800.0, friction=1.0, power=60_000.0)

@@ -1,26 +1,44 @@
 """The rules of the reward from a trajectory, by walks that are computed by hand, and against TMRL's loops."""
 
+import os
+
 import gymnasium
 import numpy as np
 import pytest
 
-from tests.support.devices_for_tests import DummyDevice
-from tests.support.trajectory_walks import follow
+from tests.support.devices_for_tests import DummyDevice, Forwarding
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.real_time import RealTimeEnvironment
-from tfagents_system.envs.reward_files import write_points
-from tfagents_system.envs.trajectory_reward import (
+from tfagents_system.errors import UserError
+from tfagents_system.examples.racing.trajectory_reward import (
     FINISHED,
     NO_PROGRESS,
     STRAYED,
     TrajectoryReward,
     TrajectoryRewardEnvironment,
     TrajectoryRewardSettings,
+    polyline,
+    read_points,
     with_trajectory_reward,
+    write_points,
 )
-from tfagents_system.errors import UserError
+from tfagents_system.hyperparameters import read_section
 
 STRAIGHT = np.stack([np.arange(101) * 0.1, np.zeros(101)], axis=1)  # 10 m along x
+
+
+def follow(points, places, **settings):
+    """Rewards, indices and the last step's end of a walk; it stops where the episode does."""
+    reward = TrajectoryReward(points, TrajectoryRewardSettings(**settings))
+    rewards, indices = [], []
+    for place in places:
+        paid, is_over = reward.step(place)
+        rewards.append(paid)
+        indices.append(reward.index)
+        assert is_over == (reward.end != "")
+        if is_over:
+            break
+    return rewards, indices, reward.end
 
 
 def test_progress_is_a_hundredth_for_each_point():
@@ -40,11 +58,6 @@ def test_equal_distances_ahead_take_the_later_point():
     assert follow(points, [(0.5, 0.0), (1.5, 0.0)])[1] == [1, 2]
 
 
-def test_equal_distances_behind_take_the_earlier_point():
-    points = np.stack([np.arange(30.0), np.zeros(30)], axis=1)
-    assert follow(points, [(9.0, 0.0), (4.5, 0.0)])[1] == [9, 4]
-
-
 HAIRPIN = np.concatenate([STRAIGHT, STRAIGHT[::-1] + (0.0, 2.0)])  # 10 m there, 10 m back, 2 m beside
 
 
@@ -53,22 +66,6 @@ def test_a_cut_pays_as_far_as_the_search_ahead_goes(patience, index):
     """At x = 3 the way back, 2 m beside, is 141 points further."""
     rewards, indices, _ = follow(HAIRPIN, [(3.0, 0.0), (3.0, 1.9)], check_forward=patience)
     assert indices == [30, index] and rewards == pytest.approx([0.3, (index - 30) / 100])
-
-
-def test_an_improvement_renews_the_patience():
-    """Points come nearer, go away and come nearer again: each search goes on from the nearest."""
-    x = np.concatenate([np.arange(0, 10), np.arange(10, 5, -1), np.arange(5, 30)]).astype(float)
-    points = np.stack([x, np.zeros(len(x))], axis=1)
-    assert follow(points, [(25.0, 0.0)], check_forward=12, max_stray=50.0)[1] == [35]
-    assert follow(points, [(25.0, 0.0)], check_forward=8, max_stray=50.0)[1] == [10]
-
-
-def test_the_nearest_counts_as_one_of_the_points_without_improvement():
-    """As in TMRL: with a patience of n, n - 1 points behind the nearest are looked at."""
-    x = np.array([0.0, 5.0, 6.0, 0.5, 7.0])
-    points = np.stack([x, np.zeros(5)], axis=1)
-    walk = [(0.4, 0.0)]
-    assert follow(points, walk, check_forward=3)[1] == [0] and follow(points, walk, check_forward=4)[1] == [3]
 
 
 def test_straying_moves_nothing_and_ends_after_the_first_steps():
@@ -156,7 +153,7 @@ class Walker(gymnasium.Env):
 
 
 def test_an_environment_gets_its_reward_and_ends():
-    env = TrajectoryRewardEnvironment(Walker(), STRAIGHT, TrajectoryRewardSettings(end_of_track=5.0))
+    env = TrajectoryRewardEnvironment(Walker(), TrajectoryReward(STRAIGHT, TrajectoryRewardSettings(end_of_track=5.0)))
     for _ in range(2):
         env.reset()
         _, reward, terminated, truncated, info = env.step([4.0])
@@ -184,10 +181,11 @@ class Driven(DummyDevice):
         return observation, reward, False, {**info, "position": (self.x, 0.0)}
 
 
-def file_of(folder, about):
+def file_of(folder, about, points=None):
     path = folder / "reward.npz"
-    write_points(path, np.concatenate([STRAIGHT, STRAIGHT + (10.1, 0.0)]), about)
-    return {"trajectory_reward": {"file": str(path), "min_steps": 0, "failure_countdown": 1, "end_of_track": 7.0}}
+    write_points(path, np.concatenate([STRAIGHT, STRAIGHT + (10.1, 0.0)]) if points is None else points, about)
+    settings = {"min_steps": 0, "failure_countdown": 1, "end_of_track": 7.0}
+    return {"trajectory_reward": settings, "input_files": {"trajectory_reward": str(path)}}
 
 
 @pytest.mark.parametrize("ends_by", ["standing", "finish"])
@@ -231,49 +229,135 @@ def test_a_device_of_rtgym_gets_the_reward_too(tmp_path):
     assert reward == pytest.approx(0.025, abs=0.006) and not terminated and info["end"] == ""
 
 
-class OwnDevice(gymnasium.Env):
-    """Acts in real time; what it has as `interface` is its own."""
-
-    real_time = True
-    interface = "/dev/ttyUSB0"
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(1), {}
-
-    def step(self, action):
-        return np.zeros(1), 0.0, False, False, {"position": (0.5, 0.0)}
-
-
-def test_a_users_own_device_gets_the_reward_whatever_its_interface_is(tmp_path):
-    env = with_trajectory_reward(OwnDevice(), file_of(tmp_path, {}))
-    env.reset()
-    assert env.step(np.zeros(2))[1] == pytest.approx(0.05) and env.unwrapped.interface == "/dev/ttyUSB0"
-
-
-class OwnPosition(gymnasium.Wrapper):
-    def step(self, action):
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, reward, terminated, truncated, {**info, "position": (0.5, 0.0)}
-
-
-def test_a_position_that_the_devices_own_info_lacks_is_told(tmp_path):
-    clock = VirtualClock()
-    env = OwnPosition(RealTimeEnvironment(DummyDevice(clock), 0.05, clock=clock))
-    env = with_trajectory_reward(env, file_of(tmp_path, {}))
-    env.reset()
-    with pytest.raises(UserError, match='has no "position".*get_obs_rew_terminated_info'):
-        env.step(np.zeros(2, np.float32))
-
-
 def test_wrong_settings_are_told():
     with pytest.raises(UserError) as raised:
-        TrajectoryRewardSettings.of({"file": "", "chek_forward": 3, "max_stray": 0, "regain": 1, "min_steps": -1})
+        read_section(
+            TrajectoryRewardSettings,
+            {"chek_forward": 3, "max_stray": 0, "regain": 1, "min_steps": -1},
+            "trajectory_reward",
+        )
     findings = "\n".join(raised.value.findings)
     for part in (
         "trajectory_reward.chek_forward is not known: check_forward is meant",
-        "trajectory_reward.file must be the path of a reward.npz",
         "trajectory_reward.max_stray must be a number above 0",
         "trajectory_reward.regain must be True or False",
         "trajectory_reward.min_steps must be an integer of at least 0",
     ):
         assert part in findings, findings
+
+
+@pytest.mark.parametrize(
+    ("position", "told"),
+    [
+        ((1.0, np.inf), "is not finite"),
+        ((1.0, 2.0, 3.0), "must be 2 coordinates"),
+        (None, "must be 2 coordinates .* found None"),
+    ],
+)
+def test_a_position_that_is_none_pays_nothing(position, told):
+    """No point is farther than NaN: the search would reach the finish."""
+    reward = TrajectoryReward(STRAIGHT, TrajectoryRewardSettings())
+    reward.step((0.5, 0.0))
+    with pytest.raises(ValueError, match=told):
+        reward.step_of_info({"position": position})
+    assert reward.index == 5 and reward.end == ""
+
+
+def ring(metres, beyond):
+    """A circle from (0, 0) along x, driven so many metres beyond its start."""
+    along = np.arange(0.0, metres + beyond + 0.05, 0.1)
+    radius = metres / 2 / np.pi
+    return radius * np.stack([np.sin(along / radius), 1.0 - np.cos(along / radius)], axis=1)
+
+
+@pytest.mark.parametrize("beyond", [-0.5, 3.0])
+def test_the_search_ahead_does_not_go_from_the_start_of_a_closed_lap_to_its_finish(tmp_path, beyond):
+    points = ring(40.0, beyond)
+    places = [(-0.3, 0.0), *points[::5]]
+    rewards, _, end = follow(points, places)
+    assert len(rewards) <= 8 and sum(rewards) > 100.0 and end == FINISHED, "that is why"
+    env = with_trajectory_reward(Walker(), file_of(tmp_path, {}, points))
+    assert isinstance(env, TrajectoryRewardEnvironment)
+    check_forward = env.trajectory._settings.check_forward
+    assert 190 <= check_forward < 200
+    rewards, indices, end = follow(points, places, check_forward=check_forward)
+    assert indices[:3] == [0, 0, 5] and end == FINISHED and len(rewards) == len(places)
+    assert sum(rewards) == pytest.approx(100.0 + (len(points) - 1) / 100)
+
+
+def test_a_device_within_a_wrapper_that_forwards_attributes_gets_the_reward(tmp_path):
+    clock = VirtualClock()
+    wrapper = Forwarding(RealTimeEnvironment(Driven(clock), 0.05, clock=clock))
+    assert with_trajectory_reward(wrapper, file_of(tmp_path, {})) is wrapper
+    wrapper.reset()
+    assert wrapper.step([0.0, 0.0])[1] == pytest.approx(0.025, abs=0.006), "not the device's own, 1"
+    assert "interface" not in vars(wrapper)
+
+
+# The file.
+
+LAP = np.stack([np.linspace(0.0, 30.0, 61), np.zeros(61)], axis=1)
+
+
+def test_points_are_a_tenth_of_a_metre_apart_along_the_way():
+    corner = np.concatenate([LAP, LAP[-1] + np.arange(0.5, 20.5, 0.5)[:, None] * (0.0, 1.0)])
+    corner = np.concatenate([corner[:7], corner[6:]])  # It stood still for a step.
+    points = polyline(corner)
+    assert len(points) == 501
+    assert np.linalg.norm(np.diff(points, axis=0), axis=1) == pytest.approx(np.full(500, 0.1), abs=1e-9)
+    assert points[0] == pytest.approx([0.0, 0.0]) and points[-1] == pytest.approx([30.0, 20.0])
+    assert points[300] == pytest.approx([30.0, 0.0]) and polyline(np.c_[LAP, LAP[:, 0] * 0]).shape == (301, 3)
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        (LAP[:30], r"14.5 m long, at least 20 m"),
+        (np.concatenate([LAP[:20], LAP[23:]]), r"a gap of 2.00 m behind step 19"),
+        (np.where(np.arange(61)[:, None] == 7, np.nan, LAP), r"position of step 7 is not finite"),
+        (np.zeros((5, 4)), r"many points \[x, y\]"),
+    ],
+)
+def test_what_is_no_lap_is_refused(positions, message):
+    with pytest.raises(UserError, match=message):
+        polyline(positions)
+
+
+def test_an_npz_keeps_points_and_track(tmp_path):
+    path = tmp_path / "new" / "reward.npz"
+    write_points(path, polyline(LAP), {"track": "closed/train/3", "lap_time": 12.5})
+    points, track = read_points(path)
+    assert (
+        np.array_equal(points, polyline(LAP))
+        and track == "closed/train/3"
+        and os.listdir(path.parent) == ["reward.npz"]
+    )
+
+
+def test_files_that_are_none_are_refused(tmp_path):
+    for name, data in (("a.npz", b"no zip"), ("b.npz", b""), ("reward.pkl", b"")):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(UserError, match=f"{name} can't be read"):
+            read_points(tmp_path / name)
+    np.savez(tmp_path / "other.npz", something=np.zeros(3))
+    with pytest.raises(UserError, match="can't be read"):
+        read_points(tmp_path / "other.npz")
+    for points in (np.array([["a", "b"]]), np.zeros((5, 4)), np.zeros((1, 3)), np.full((5, 3), np.nan), np.zeros(7)):
+        np.savez(tmp_path / "other.npz", points=points)
+        with pytest.raises(UserError, match="record it with"):
+            read_points(tmp_path / "other.npz")
+
+
+def test_a_missing_file_and_another_track_are_errors(tmp_path):
+    env = gymnasium.Env()
+    config = {"trajectory_reward": {}, "input_files": {"trajectory_reward": str(tmp_path / "reward.npz")}}
+    assert with_trajectory_reward(env, {}) is env
+    with pytest.raises(UserError, match=r"reward.npz does not exist: record it with"):
+        with_trajectory_reward(env, config)
+    write_points(tmp_path / "reward.npz", polyline(LAP), {"track": "closed/train/3"})
+    assert len(with_trajectory_reward(env, config).trajectory._points) == 301
+    env.track_names = ["closed/train/0", "closed/train/3"]
+    with pytest.raises(
+        UserError, match="recorded on closed/train/3, but the environment has closed/train/0 and 1 more"
+    ):
+        with_trajectory_reward(env, config)

@@ -1,8 +1,6 @@
 """RacingDevice: the car as a device, in a process of its own and in wall time, with random delays both ways.
 
 The example of an interface for RealTimeEnvironment, see docs/tutorials/real_robot.md.
-
-Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
 """
 
 from __future__ import annotations
@@ -15,30 +13,25 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Annotated, Any
 
 import gymnasium
 import numpy as np
 
+import tfagents_system
 from tfagents_system.checks.rules import Rule, is_number, number_where
 from tfagents_system.envs.clocks import Clock
-from tfagents_system.envs.package_import import IMPORT_PACKAGE, ROOT
-from tfagents_system.envs.racing.car_process import BRAKE, Seen
-from tfagents_system.envs.racing.environment import RacingEnvironment
-from tfagents_system.envs.racing.settings import RacingSettings
-from tfagents_system.envs.racing.track import HELD_OUT, TRAIN
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
+from tfagents_system.examples.racing.car_process import BRAKE
+from tfagents_system.examples.racing.environment import RacingEnvironment, RacingSettings
+from tfagents_system.examples.racing.track import HELD_OUT, TRAIN
 from tfagents_system.hyperparameters import Positive, read_section
 
 KEY = "real_time"
 _ANSWER_SECS = 30.0  # Building and drawing tracks included.
 _CLOSE_SECS = 5.0
-_BOOT = f"""
-{IMPORT_PACKAGE}
-from tfagents_system.envs.racing.car_process import main
-main(int(sys.argv[2]))
-"""
 
 
 def _is_delay(value: Any) -> bool:
@@ -52,16 +45,19 @@ Delay = Annotated[tuple[float, float], Rule("two numbers from 0 on, the least an
 
 @dataclasses.dataclass(frozen=True)
 class RealTimeSettings:
-    """What the JSON says under `real_time`. The first four are those of RealTimeEnvironment."""
+    """The key `real_time` of the JSON. The first four are arguments of RealTimeEnvironment.
+
+    Attributes:
+      command_delay: From a command to the car, drawn for each.
+      observation_delay: From the car to what is observed.
+    """
 
     time_step_duration: Annotated[Positive, "seconds"] = 0.05
     start_obs_capture: Annotated[float, _NOT_NEGATIVE, "seconds"] = 0.045
     time_step_timeout_factor: Annotated[float, _NOT_NEGATIVE, "time steps"] = 1.0
     wait_on_done: bool = True
     command_delay: Delay = (0.01, 0.04)
-    """From a command to the car, drawn for each."""
     observation_delay: Delay = (0.005, 0.03)
-    """From the car to what is observed."""
 
 
 class RacingDevice:
@@ -82,13 +78,15 @@ class RacingDevice:
         twin = RacingEnvironment(racing, **options)  # For its spaces.
         self._spaces = twin.observation_space, twin.action_space
         self.track_names = racing.track_names(TRAIN, HELD_OUT)
+        package = Path(tfagents_system.__file__).resolve().parents[1]
+        path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(ROOT), str(theirs.fileno())],
+                [sys.executable, str(Path(__file__).with_name("car_process.py")), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
                 start_new_session=True,  # Ctrl-C is meant for the worker, which tells it to wait.
             )
         self.pid = self._process.pid
@@ -100,8 +98,9 @@ class RacingDevice:
     def send_control(self, control: Any) -> None:
         self._connection.send(("control", np.asarray(control, np.float64).tolist()))
 
-    def get_obs_rew_terminated_info(self) -> Seen:
-        return Seen(*self._ask("observe"))
+    def get_obs_rew_terminated_info(self) -> tuple[Any, float, bool, dict[str, Any]]:
+        observation, reward, terminated, info = self._ask("observe")
+        return observation, reward, terminated, info
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self._ask("reset", seed, options)
@@ -152,10 +151,9 @@ class RacingDevice:
 def make_real_time_race(
     env_config: Mapping[str, Any], seed: int | None, clock: Clock | None = None, **options: Any
 ) -> RealTimeEnvironment:
-    """The race of a JSON in real time.
+    """The race of a JSON, its keys `racing` and `real_time`, in real time.
 
     Args:
-      env_config: Its keys `racing` and `real_time`.
       seed: Draws the delays.
       clock: Of RealTimeEnvironment.
       **options: Further arguments of RacingEnvironment.
@@ -163,9 +161,8 @@ def make_real_time_race(
     Raises:
       UserError: Values are impossible.
     """
-    racing = RacingSettings.of(env_config.get("racing", {}))
     settings = read_section(RealTimeSettings, env_config.get(KEY, {}), KEY)
-    device = RacingDevice(racing, settings, seed, **options)
+    device = RacingDevice(RacingSettings.of(env_config), settings, seed, **options)
     try:
         return RealTimeEnvironment(
             device,

@@ -1,18 +1,22 @@
 """A driver that knows the track: pure pursuit of the middle of the road, as fast as the grip allows.
 
 Coulter, "Implementation of the Pure Pursuit Path Tracking Algorithm" (1992). Its lap time is the one to beat.
-
-Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfagents_system.envs.racing.car import GRAVITY, MAX_STEER, WHEELBASE, CarParameters, CarState
-from tfagents_system.envs.racing.track import Track
+from tfagents_system.errors import UserError
+from tfagents_system.examples.racing.car import GRAVITY, MAX_STEER, WHEELBASE, CarParameters, CarState
+from tfagents_system.examples.racing.track import Track
+
+if TYPE_CHECKING:
+    from tfagents_system.examples.racing.environment import RacingEnvironment
 
 _LATERAL_SHARE, _BRAKE_SHARE, _GAS_SHARE = 0.85, 0.6, 0.4  # Of the grip, in bends and along the road.
 _TOP_SPEED = 40.0  # m/s
@@ -59,9 +63,36 @@ def speed_profile(track: Track, parameters: CarParameters) -> np.ndarray:
     bends = np.convolve(np.pad(turning, around, mode="wrap"), np.full(window, 1.0 / window), "valid")
     speeds = np.minimum(_TOP_SPEED, np.sqrt(_LATERAL_SHARE * grip / np.maximum(bends, 1e-6)))
     rows = list(range(len(speeds))) * 2
-    for row, before in zip(rows[1:], rows):  # noqa: B905  (Python 3.9)
+    for row, before in zip(rows[1:], rows, strict=False):
         gas = min(_GAS_SHARE * grip, parameters.power / (parameters.mass * max(speeds[before], 1.0)))
         speeds[row] = min(speeds[row], math.sqrt(speeds[before] ** 2 + 2.0 * gas * track.spacing))
-    for row, behind in zip(rows[-2::-1], rows[::-1]):  # noqa: B905  (Python 3.9)
+    for row, behind in zip(rows[-2::-1], rows[::-1], strict=False):
         speeds[row] = min(speeds[row], math.sqrt(speeds[behind] ** 2 + 2.0 * _BRAKE_SHARE * grip * track.spacing))
     return speeds
+
+
+class Expert:
+    """PurePursuit as a policy, in whichever environment has returned the observation: it knows more than this tells.
+
+    Args:
+      environments: Returns the environments of this process.
+    """
+
+    def __init__(self, environments: Callable[[], Iterable[RacingEnvironment]]) -> None:
+        self._environments = environments
+
+    def __call__(self, observation: Mapping[str, Any]) -> np.ndarray:
+        """Gas, brake and steer, `[3]` float32.
+
+        Raises:
+          UserError: No environment of this process has returned the observation.
+        """
+        for env in self._environments():
+            parts = env.observation  # Empty before its first episode.
+            whole = [name for name in parts if parts[name].shape == observation[name].shape]  # Not made smaller.
+            if whole and all(np.array_equal(parts[name], observation[name]) for name in whole):
+                return env.driver_action()
+        raise UserError(
+            "the driver of the racing environment needs an environment in its own process: unset SAC_ENV_PYTHON, "
+            "or set SAC_EXPERT_POLICY to a saved policy"
+        )

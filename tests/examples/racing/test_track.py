@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfagents_system.envs.racing.track import HELD_OUT, TRAIN, ZONE_METRES, make_track, track_along
+from tfagents_system.examples.racing.track import HELD_OUT, TRAIN, ZONE_METRES, make_track, track_along
 
 WIDTH = 8.0
 

@@ -2,8 +2,6 @@
 
 The equations are those of Rajamani, "Vehicle Dynamics and Control", chapter 2 (dynamic) and section 2.2 (kinematic),
 with tyres that are linear up to the friction circle of their axle.
-
-Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
 """
 
 from __future__ import annotations

@@ -6,10 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from tfagents_system.envs.racing import sensors
-from tfagents_system.envs.racing.car import CarState
-from tfagents_system.envs.racing.track import HELD_OUT, TRAIN, Track, make_track
-from tfagents_system.envs.racing.track_map import PALETTE, TrackMap
+from tfagents_system.examples.racing import sensors
+from tfagents_system.examples.racing.car import CarState
+from tfagents_system.examples.racing.track import HELD_OUT, PALETTE, TRAIN, Track, TrackMap, make_track
 
 WIDTH = 8.0
 

@@ -3,18 +3,16 @@
 import numpy as np
 import pytest
 
-from tfagents_system.envs.racing.car import GRAVITY, CarParameters, CarState
-from tfagents_system.envs.racing.driver import PurePursuit, speed_profile
-from tfagents_system.envs.racing.environment import RacingEnvironment
-from tfagents_system.envs.racing.expert import Expert
-from tfagents_system.envs.racing.settings import RacingSettings
-from tfagents_system.envs.racing.track import HELD_OUT, TRAIN, Track, make_track, track_along
 from tfagents_system.errors import UserError
+from tfagents_system.examples.racing.car import GRAVITY, CarParameters, CarState
+from tfagents_system.examples.racing.driver import Expert, PurePursuit, speed_profile
+from tfagents_system.examples.racing.environment import RacingEnvironment, RacingSettings
+from tfagents_system.examples.racing.track import HELD_OUT, TRAIN, Track, make_track, track_along
 
 
 @pytest.mark.parametrize(("split", "friction"), [(TRAIN, 0.8), (HELD_OUT, 1.0), (HELD_OUT, 1.3)])
 def test_it_finishes_all_tracks(split, friction):
-    settings = RacingSettings.of({"observations": ["motion"], "train_tracks": 8, "held_out_tracks": 8})
+    settings = RacingSettings.of({"racing": {"observations": ["motion"], "train_tracks": 8, "held_out_tracks": 8}})
     env = RacingEnvironment(settings, split)
     env.set_state({"friction": friction})
     env.reset(seed=1)
@@ -54,7 +52,7 @@ def test_it_steers_towards_the_road_ahead():
 
 
 def test_the_expert_drives_the_environment_that_it_sees():
-    settings = RacingSettings.of({"observations": ["lidar"]})
+    settings = RacingSettings.of({"racing": {"observations": ["lidar"]}})
     unused, one, other = (RacingEnvironment(settings) for _ in range(3))
     one.reset(seed=1)
     other.reset(seed=2)

@@ -1,63 +1,56 @@
 """Reward from a recorded trajectory: how far along it the agent gets, as in TMRL 0.7 (`RewardFunction`).
 
-Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
+For any environment whose info has its `position`. It runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed,
+Python 3.9.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
 
-from tfagents_system.checks.rules import Rule
 from tfagents_system.envs.layers import device_layer, gym_layers
-from tfagents_system.envs.reward_files import point_of_return, read_points, recorded_track
-from tfagents_system.envs.reward_places import DEFAULT_FILE, KEY, find_reward_file
 from tfagents_system.errors import UserError, shown
 from tfagents_system.hyperparameters import Count, CountOrZero, Number, Positive, read_section
 
+KEY = "trajectory_reward"  # In the JSON of SAC_CONFIG, and of its file there among `input_files`.
 POSITION = "position"  # In the info of a step: the agent's coordinates, metres.
 FINISHED, STRAYED, NO_PROGRESS = "finished", "strayed", "no progress"
+SPACING_METRES = 0.1
+MIN_METRES, MAX_GAP_METRES = 20.0, 1.0
 _POINTS_PER_REWARD = 100.0
+_RECORD = "record it with `sac racing record_reward`"
+_MAX_BYTES = 200 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class TrajectoryRewardSettings:
-    """TMRL's REWARD_CONFIG, under its names in lower case, and the file."""
+    """TMRL's REWARD_CONFIG, under its names in lower case. docs/how_to/racing.md has a table.
 
-    file: Annotated[str, Rule("the path of a reward.npz", lambda value: isinstance(value, str) and value != "")] = (
-        DEFAULT_FILE
-    )
+    Attributes:
+      check_forward: Points without improvement after which the search ahead ends, the nearest one included.
+      check_backward: The same of the search backwards.
+      failure_countdown: An episode ends after more steps than this without progress.
+      min_steps: Steps at an episode's begin that can't end it.
+      regain: TMRL's rule: points that were passed again after moving back are paid again.
+    """
+
     end_of_track: Number = 100.0
-    """Reward at the finish."""
     constant_penalty: Number = 0.0
-    """Added to the reward of each step; a penalty is negative."""
     check_forward: Count = 500
-    """Points without improvement after which the search ahead ends, the nearest one included: how far a cut may be."""
     check_backward: Count = 10
-    """The same of the search backwards."""
     failure_countdown: CountOrZero = 10
-    """An episode ends after more steps than this without progress."""
     min_steps: CountOrZero = 70
-    """Steps at an episode's begin that can't end it."""
     max_stray: Positive = 100.0
-    """Metres from the trajectory."""
     regain: bool = False
-    """TMRL's rule: points that were passed again after moving back are paid again."""
-
-    @classmethod
-    def of(cls, section: Any) -> TrajectoryRewardSettings:
-        """Reads the object of the JSON.
-
-        Raises:
-          UserError: It has unknown keys or impossible values.
-        """
-        return read_section(cls, section, KEY)
 
 
 class TrajectoryReward:
@@ -80,7 +73,6 @@ class TrajectoryReward:
     def __init__(self, points: np.ndarray, settings: TrajectoryRewardSettings) -> None:
         self._points = np.ascontiguousarray(points, np.float64)
         self._settings = settings
-        self._stray_squared = settings.max_stray**2
         self.reset()
 
     def reset(self) -> None:
@@ -100,18 +92,20 @@ class TrajectoryReward:
         """
         settings, self.end = self._settings, ""
         self._steps += 1
-        place = self._place(position)
-        nearest, distance_squared = self._nearest_ahead(place)
-        is_stray = distance_squared > self._stray_squared
+        can_end = self._steps > settings.min_steps
+        position = self._checked(position)
+        nearest, distance_squared = self._nearest_ahead(position)
         reward = settings.constant_penalty
-        if nearest > self.index and not is_stray:
-            reward += self._pay(nearest) / _POINTS_PER_REWARD
+        if distance_squared > settings.max_stray**2:
+            self.end = STRAYED if can_end else ""
+        elif nearest > self.index:
+            paid = self.index if settings.regain else max(self.index, self._paid)
+            reward += max(0, nearest - paid) / _POINTS_PER_REWARD
+            self._paid = max(self._paid, nearest)
             self.index, self._failures = nearest, 0
-        elif is_stray:
-            self.end = STRAYED if self._steps > settings.min_steps else ""
         else:
-            self.index = self._nearest_behind(place)
-            self._failures += self._steps > settings.min_steps
+            self.index = self._nearest_behind(position)
+            self._failures += can_end
             self.end = NO_PROGRESS if self._failures > settings.failure_countdown else ""
         if has_finished or self.index == len(self._points) - 1:
             self.end = FINISHED
@@ -133,33 +127,30 @@ class TrajectoryReward:
         reward, is_over = self.step(info[POSITION], has_finished=bool(info.get("is_success")))
         return reward, is_over, {**info, "end": self.end or info.get("end", ""), "is_success": self.end == FINISHED}
 
-    def _place(self, position: Any) -> np.ndarray:
-        place, expected = np.asarray(position, np.float64), self._points.shape[1]
-        if place.shape != (expected,):
+    def _checked(self, position: Any) -> np.ndarray:
+        point, expected = np.asarray(position, np.float64), self._points.shape[1]
+        if point.shape != (expected,):
             raise ValueError(
                 f'the info\'s "{POSITION}" must be {expected} coordinates in metres, as the trajectory has, found '
                 + shown(position)
             )
-        if not np.isfinite(place).all():  # No point is farther than that: the agent would be at the finish.
+        if not np.isfinite(point).all():  # No point is farther than that: the agent would be at the finish.
             raise ValueError(
-                f'the info\'s "{POSITION}" is not finite ({shown(place.tolist())}): where it is unknown, tell the last '
+                f'the info\'s "{POSITION}" is not finite ({shown(point.tolist())}): where it is unknown, tell the last '
                 "one that was known"
             )
-        return place
+        return point
 
-    def _pay(self, nearest: int) -> int:
-        """The points from here to `nearest` that have not been paid; all of them if `regain`."""
-        paid = self.index if self._settings.regain else max(self.index, self._paid)
-        self._paid = max(self._paid, nearest)
-        return max(0, nearest - paid)
+    def _squares(self, start: int, stop: int, position: np.ndarray) -> np.ndarray:
+        offsets = self._points[start:stop] - position
+        return np.einsum("ij,ij->i", offsets, offsets)
 
-    def _nearest_ahead(self, place: np.ndarray) -> tuple[int, float]:
+    def _nearest_ahead(self, position: np.ndarray) -> tuple[int, float]:
         """The nearest point and its squared distance."""
         nearest, least = self.index, np.inf
         start, stop = self.index, self.index + self._settings.check_forward
         while start < min(stop, len(self._points)):
-            offsets = self._points[start:stop] - place
-            squares = np.einsum("ij,ij->i", offsets, offsets)
+            squares = self._squares(start, stop, position)
             last = len(squares) - 1 - int(squares[::-1].argmin())
             if squares[last] > least:
                 break
@@ -167,12 +158,11 @@ class TrajectoryReward:
             start, stop = stop, nearest + self._settings.check_forward
         return nearest, least
 
-    def _nearest_behind(self, place: np.ndarray) -> int:
+    def _nearest_behind(self, position: np.ndarray) -> int:
         nearest, least = self.index, np.inf
         stop, start = self.index + 1, self.index + 1 - self._settings.check_backward
         while stop > max(start, 0):
-            offsets = self._points[max(start, 0) : stop] - place
-            squares = np.einsum("ij,ij->i", offsets, offsets)
+            squares = self._squares(max(start, 0), stop, position)
             first = int(squares.argmin())
             if squares[first] > least:
                 break
@@ -182,22 +172,15 @@ class TrajectoryReward:
 
 
 class TrajectoryRewardEnvironment(gymnasium.Wrapper):
-    """An environment with the reward and the ends of a trajectory beside its own ends.
+    """An environment with the reward and the ends of a trajectory beside its own ends; its own rewards are dropped.
 
     The environment's info names its `position`. Where it says `is_success`, the agent is at the finish. The info then
     says `end` and `is_success` of the trajectory.
-
-    Args:
-      env: The environment; its own rewards are dropped.
-      points, settings: See TrajectoryReward.
-
-    Raises:
-      UserError, ValueError: In a step: the info has no position, or one that is none.
     """
 
-    def __init__(self, env: gymnasium.Env, points: np.ndarray, settings: TrajectoryRewardSettings) -> None:
+    def __init__(self, env: gymnasium.Env, trajectory: TrajectoryReward) -> None:
         super().__init__(env)
-        self.trajectory = TrajectoryReward(points, settings)
+        self.trajectory = trajectory
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         self.trajectory.reset()
@@ -212,19 +195,11 @@ class TrajectoryRewardEnvironment(gymnasium.Wrapper):
 class TrajectoryRewardInterface:
     """The same for a device: its own interface says when an episode ends, so that nothing is sent any more.
 
-    Whatever else the device has, this has, too.
-
-    Args:
-      interface: The device, see `real_time.Interface`; its own rewards are dropped.
-      points, settings: See TrajectoryReward.
-
-    Raises:
-      UserError, ValueError: In a step: the info has no position, or one that is none.
+    Whatever else the device (see `real_time.Interface`) has, this has, too.
     """
 
-    def __init__(self, interface: Any, points: np.ndarray, settings: TrajectoryRewardSettings) -> None:
-        self._interface = interface
-        self._trajectory = TrajectoryReward(points, settings)
+    def __init__(self, interface: Any, trajectory: TrajectoryReward) -> None:
+        self._interface, self._trajectory = interface, trajectory
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self).get("_interface"), name)
@@ -241,12 +216,10 @@ class TrajectoryRewardInterface:
 
 
 def with_trajectory_reward(env: gymnasium.Env, env_config: Mapping[str, Any]) -> gymnasium.Env:
-    """The environment with the reward that the JSON names under `trajectory_reward`; without that key, as it is.
+    """The environment with the reward that the JSON describes under `trajectory_reward`; without that key, as it is.
 
     In real time (RealTimeEnvironment, or rtgym's) its device gets that reward: see TrajectoryRewardInterface. Another
     environment that acts in real time is wrapped as all others are.
-
-    A closed lap's search ahead goes over half of it at most: at the start it would find the finish, which is as near.
 
     Raises:
       UserError: The settings are wrong, the file is missing or no trajectory, or it was recorded on a track other than
@@ -259,24 +232,32 @@ def with_trajectory_reward(env: gymnasium.Env, env_config: Mapping[str, Any]) ->
     if not callable(getattr(device, "get_obs_rew_terminated_info", None)):
         device = None  # What a user's own has under that name may be anything.
     try:
-        settings = TrajectoryRewardSettings.of(env_config[KEY])
-        path = find_reward_file(settings.file)
-        points = _points_for(env if device is None else device, path)
+        settings = read_section(TrajectoryRewardSettings, env_config[KEY], KEY)
+        points = _points_for(env if device is None else device, _file_of(env_config))
     except UserError:
         if device is not None:
             env.close()
         raise
-    settings = _ahead_of_the_finish(settings, points)
+    trajectory = TrajectoryReward(points, _ahead_of_the_finish(settings, points))
     if device is None:
-        return TrajectoryRewardEnvironment(env, points, settings)
-    in_real_time.interface = TrajectoryRewardInterface(device, points, settings)
+        return TrajectoryRewardEnvironment(env, trajectory)
+    in_real_time.interface = TrajectoryRewardInterface(device, trajectory)
     return env
+
+
+def _file_of(env_config: Mapping[str, Any]) -> Path:
+    text = (env_config.get("input_files") or {}).get(KEY)
+    if text is None:
+        raise UserError(f'{KEY} has no file: add "input_files": {{"{KEY}": "reward.npz"}} to the JSON')
+    if not Path(text).is_file():
+        raise UserError(f"the reward file {text} does not exist: {_RECORD}, or correct input_files.{KEY}")
+    return Path(text)
 
 
 def _points_for(raced: Any, path: Path) -> np.ndarray:
     """The points of a file, which was not recorded on a track other than the only one of what is raced."""
-    points = read_points(path)
-    recorded, tracks = recorded_track(path), getattr(raced, "track_names", None)
+    points, recorded = read_points(path)
+    tracks = getattr(raced, "track_names", None)
     if recorded and tracks is not None and tracks != [recorded]:
         several = f"{tracks[0]} and {len(tracks) - 1} more" if len(tracks) > 1 else tracks[0]
         raise UserError(
@@ -287,7 +268,77 @@ def _points_for(raced: Any, path: Path) -> np.ndarray:
 
 
 def _ahead_of_the_finish(settings: TrajectoryRewardSettings, points: np.ndarray) -> TrajectoryRewardSettings:
-    back = point_of_return(points)
-    if back is None or back > settings.check_forward:
+    """A closed lap's search ahead ends after half of it: at the start it would find the finish, which is as near."""
+    first = round(MIN_METRES / 2 / SPACING_METRES)  # Those before are the start itself.
+    is_back = np.linalg.norm(points[first:] - points[0], axis=1) <= MAX_GAP_METRES
+    back = first + int(is_back.argmax())
+    if not is_back.any() or back > settings.check_forward:
         return settings
     return dataclasses.replace(settings, check_forward=back // 2)
+
+
+# The file: an .npz with `points`, and `about` as JSON.
+
+
+def polyline(positions: np.ndarray) -> np.ndarray:
+    """The points of a trajectory, SPACING_METRES apart.
+
+    Args:
+      positions: Of a whole lap, `[n, 2]` or `[n, 3]`, metres.
+
+    Raises:
+      UserError: It has NaN, gaps above MAX_GAP_METRES, or is shorter than MIN_METRES.
+    """
+    positions = np.asarray(positions, np.float64)
+    if positions.ndim != 2 or positions.shape[1] not in (2, 3) or len(positions) < 2:
+        raise UserError(f"a trajectory is many points [x, y] or [x, y, z], found an array {positions.shape}")
+    if not np.isfinite(positions).all():
+        step = int(np.argmin(np.isfinite(positions).all(axis=1)))
+        raise UserError(f"the position of step {step} is not finite ({positions[step]}): correct the environment")
+    lengths = np.linalg.norm(np.diff(positions, axis=0), axis=1)
+    along = np.concatenate([[0.0], np.cumsum(lengths)])
+    if lengths.max() > MAX_GAP_METRES:
+        step = int(lengths.argmax())
+        raise UserError(
+            f"the trajectory has a gap of {lengths.max():.2f} m behind step {step}, at most {MAX_GAP_METRES:g} m is "
+            "allowed: drive slower, or have the position measured more often"
+        )
+    if along[-1] < MIN_METRES:
+        raise UserError(f"the lap is {along[-1]:.1f} m long, at least {MIN_METRES:g} m is needed: drive a whole lap")
+    moved = np.concatenate([[True], lengths > 0.0])
+    ticks = np.linspace(0.0, along[-1], round(along[-1] / SPACING_METRES) + 1)
+    return np.stack([np.interp(ticks, along[moved], axis[moved]) for axis in positions.T], axis=1)
+
+
+def write_points(path: Path, points: np.ndarray, about: Mapping[str, Any]) -> None:
+    """Writes reward.npz: the points and where they came from, complete or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.npz")
+    try:
+        np.savez_compressed(temporary, points=points, about=np.array(json.dumps(about)))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_points(path: Path) -> tuple[np.ndarray, str | None]:
+    """The points of a reward.npz, `[n, 2]` or `[n, 3]` float64, and the track of the lap, if it is known.
+
+    Raises:
+      UserError: It is none, or has fewer than two points, or NaN.
+    """
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"it is larger than {_MAX_BYTES // 2**20} MB")
+        with np.load(path, allow_pickle=False) as file:
+            points = file["points"]
+            about = json.loads(str(file["about"])) if "about" in file else {}
+    except Exception as error:  # Of zipfile, zlib, or tokenize: NumPy reads a header before the zip's checksum is seen.
+        raise UserError(f"the reward file {path} can't be read ({error}): {_RECORD}") from None
+    kind = f"an array {points.shape} of {points.dtype}"
+    if points.dtype.kind not in "fiu" or points.ndim != 2 or points.shape[1] not in (2, 3) or len(points) < 2:
+        raise UserError(f"the reward file {path} must hold points [n, 2] or [n, 3], found {kind}: {_RECORD}")
+    points = points.astype(np.float64)
+    if not np.isfinite(points).all():
+        raise UserError(f"the reward file {path} has points that are not finite: {_RECORD}")
+    return points, about.get("track") if isinstance(about, dict) else None

@@ -9,9 +9,9 @@ from tests.support.acting import action
 from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import loading
 from tfagents_system.envs.curriculum import Curriculum
-from tfagents_system.envs.reward_files import polyline, write_points
 from tfagents_system.errors import UserError
 from tfagents_system.examples.racing import params as racing
+from tfagents_system.examples.racing.trajectory_reward import polyline, write_points
 from tfagents_system.examples.racing_camera import params as racing_camera
 from tfagents_system.examples.racing_iqn import params as racing_iqn
 from tfagents_system.examples.racing_real_time import params as racing_real_time
@@ -49,10 +49,9 @@ def test_the_shipped_curriculum_reaches_the_car(module):
     config = shipped_config(module)
     curriculum, seen = Curriculum.from_config(config), []
     with loading.make_collect_env(module.TrainParams(config), 0, 0) as env:
-        for iteration in range(301):
-            for name, value in curriculum.due(iteration):
-                env.set_state({name: value})
-                seen.append(env.user_env._now.parameters.friction)
+        for iteration in range(0, 301, 100):
+            env.set_state(curriculum.values_at(iteration, is_eval=False))
+            seen.append(env.user_env.parameters.friction)
     assert seen == pytest.approx([1.2, 1.1, 1.0, 0.9])
 
 
@@ -79,7 +78,10 @@ def test_expert_workers_finish_laps():
 
 
 def test_a_reward_file_that_is_missing_or_of_another_track_is_told_before_a_start(tmp_path):
-    config = shipped_config(racing) | {"trajectory_reward": {"file": str(tmp_path / "reward.npz")}}
+    config = shipped_config(racing) | {
+        "trajectory_reward": {},
+        "input_files": {"trajectory_reward": str(tmp_path / "reward.npz")},
+    }
 
     def errors(module=racing):
         report = Findings()

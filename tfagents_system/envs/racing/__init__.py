@@ -1,1 +1,0 @@
-"""A car on drawn tracks: tracks, car, sensors, environment and driver."""
