@@ -177,7 +177,7 @@ def test_it_dies_with_its_parent_however_that_dies_and_whatever_it_does(user: Fo
         "config = {'horizon': 5, 'name': 'Counter', 'kwargs': {'does': 'hang in reset'}}\n"
         "params = load_params(Path('my_params.py'), config)\n"
         "env = EnvProcess(ProcessSettings(Path(sys.argv[1])), params, {'kind': 'collect', 'env_id': 0, 'seed': 0})\n"
-        "env._send('reset', None, None, None)\n"
+        "env._send('reset', None, None)\n"
         "time.sleep(0.5)\n"
         "print(env.pid, sorted(os.sched_getaffinity(env.pid)), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -46,6 +46,13 @@ def test_a_py_environment_is_refused_with_the_remedy(user: Folder) -> None:
         user.make()
 
 
+def test_a_device_is_refused_with_the_remedy(user: Folder) -> None:
+    with (user.folder / "my_envs.py").open("a") as file:
+        file.write("\n\nCounter.real_time = True\n")
+    with pytest.raises(UserError, match="not for environments that act in real time: unset it, and give the device"):
+        user.make()
+
+
 def test_a_constructor_that_raises(user: Folder) -> None:
     with pytest.raises(Exception, match=r"TypeError: .*colour.*\(my_params.py, line 14\)"):
         user.make(colour=3)

@@ -13,7 +13,7 @@ from pytest import approx
 
 from tests.support.devices_for_tests import DummyDevice
 from tests.support.waiting import until
-from tfagents_system.envs import rtgym_steps, step_times
+from tfagents_system.envs import devices, step_times
 from tfagents_system.envs.clocks import MonotonicClock, VirtualClock
 from tfagents_system.envs.devices import device_of
 from tfagents_system.envs.layers import gym_layers, set_evaluation_episode
@@ -368,7 +368,7 @@ def test_rtgyms_own_environment_measures_its_steps_and_is_told_of_evaluations(mo
             finish = lambda: clock.sleep_until(env.time_step_start + 0.053)  # noqa: E731, B023
         else:
             env = rtgym_env(monkeypatch, clock, device)
-            monkeypatch.setattr(rtgym_steps, "time", SimpleNamespace(perf_counter=clock.now))
+            monkeypatch.setattr(devices, "time", SimpleNamespace(perf_counter=clock.now))
             finish = lambda: env._join_thread()  # noqa: E731, B023
         found = device_of(gym_layers(env))
         assert found is not None

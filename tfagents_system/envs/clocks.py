@@ -1,7 +1,4 @@
-"""Clocks of environments that act in real time: the machine's, and a virtual one for tests and deterministic runs.
-
-Runs under SAC_ENV_PYTHON as well: the standard library is needed, Python 3.9.
-"""
+"""Clocks of environments that act in real time: the machine's, and a virtual one for tests and deterministic runs."""
 
 from __future__ import annotations
 

@@ -70,15 +70,12 @@ class ProcessSettings:
     Attributes:
       python: The interpreter.
       step_timeout_secs: When a step, reset or other call counts as hung.
-      on_wait: Called about once a second while waiting for an environment; True gives up, unless it is a device: that
-        one is to do what it was told, to wait last of all.
-      stop_secs: What each call of a device may still take from then on.
+      on_wait: Called about once a second while waiting for an environment; True gives up.
     """
 
     python: Path
     step_timeout_secs: float = DEFAULT_STEP_TIMEOUT_SECS
     on_wait: Callable[[], bool] = lambda: False
-    stop_secs: float = DEFAULT_STEP_TIMEOUT_SECS
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ProcessSettings | None:
@@ -100,7 +97,6 @@ class EnvProcess:
     Attributes:
       observation_space, action_space: The environment's own.
       metadata: Includes the environment's frames per second.
-      real_time_layer: Of a device, whose steps do not wait for the policy; None: it is none.
       compute_reward, compute_terminated: Where the environment has them, see GoalFunctions.
       pid: Process id.
 
@@ -110,9 +106,7 @@ class EnvProcess:
     """
 
     render_mode = "rgb_array"
-    real_time_layer: DeviceProcess | None = None
     _evaluation_episode: int | None = None
-    _unanswered: str | None = None  # A request that was interrupted.
 
     def __init__(self, settings: ProcessSettings, params: TrainParamsBase, what: Mapping[str, Any]) -> None:
         if not hasattr(os, "memfd_create"):
@@ -155,8 +149,6 @@ class EnvProcess:
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": told["frames_per_second"]}
         for name in told["goal_functions"]:
             setattr(self, name, functools.partial(self._of_goals, name))
-        if told["device"] is not None:
-            self.real_time_layer = DeviceProcess(self._call, **told["device"])
 
     def __repr__(self) -> str:
         return f"{self._name} in process {self.pid}"
@@ -166,8 +158,7 @@ class EnvProcess:
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode."""
         episode, self._evaluation_episode = self._evaluation_episode, None
-        is_evaluation = None if self.real_time_layer is None else self.real_time_layer.is_evaluation
-        return self._unpack_observation(self._call("reset", seed, episode, is_evaluation)), {}
+        return self._unpack_observation(self._call("reset", seed, episode)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Takes a step; the info contains only what training uses."""
@@ -192,7 +183,7 @@ class EnvProcess:
         """Closes the environment and ends its process."""
         if self._dead is None:
             with contextlib.suppress(EnvironmentProcessError, UserError):
-                self._call("close", secs=_CLOSE_SECS if self.real_time_layer is None else self._timeout_secs)
+                self._call("close", secs=_CLOSE_SECS)
         self._dead = self._dead or "its process has been closed"
         self._kill()
 
@@ -206,10 +197,6 @@ class EnvProcess:
     def _call(self, name: str, *arguments: Any, secs: float | None = None) -> Any:
         """What a method of the environment returns, within so many seconds; None: those of a step."""
         secs = self._timeout_secs if secs is None else secs
-        if self._unanswered is not None:
-            what, self._unanswered = self._unanswered, None
-            with contextlib.suppress(EnvironmentProcessError, UserError):
-                self._answer(what, secs)
         self._send(name, *arguments)
         return self._answer(f"{name}()" if name != "build" else "its construction", secs)
 
@@ -222,11 +209,7 @@ class EnvProcess:
             self._raise_death(f"{name}()")
 
     def _answer(self, what: str, timeout_secs: float) -> Any:
-        try:
-            kind, content = self._received(what, timeout_secs)
-        except KeyboardInterrupt:
-            self._unanswered = what
-            raise
+        kind, content = self._received(what, timeout_secs)
         if kind == "findings":
             raise UserError(*content)
         if kind == "error":
@@ -239,7 +222,7 @@ class EnvProcess:
         Time is counted in waits of a second, not by the clock: the environment must not be blamed if this process is
         stopped for minutes.
         """
-        waits, stopped_secs = 0, 0.0
+        waits = 0
         while True:
             try:
                 answer: tuple[str, Any] = wire.receive(self._connection)
@@ -250,9 +233,8 @@ class EnvProcess:
                 self._raise_death(what)
             waits += 1
             waited_secs = waits * _SLICE_SECS
-            stopped_secs += _SLICE_SECS if self._settings.on_wait() else 0.0
-            if stopped_secs > (0.0 if self.real_time_layer is None else self._settings.stop_secs):
-                self._raise_hang(f"{what} was waited for {stopped_secs:g} s when the worker was told to stop")
+            if self._settings.on_wait():
+                self._raise_hang(f"{what} was waited for when the worker was told to stop")
             if waited_secs >= timeout_secs:
                 self._raise_hang(f"{what} has not returned for {timeout_secs:g} s (SAC_STEP_TIMEOUT_SECS)")
             if waited_secs % _SPEAK_SECS == 0:
@@ -338,33 +320,3 @@ def _start(python: Path, mark: str, memory: int, trace: int) -> tuple[subprocess
     # A read returns regularly, to check the time it has taken. Python's signal handlers run in between.
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(_SLICE_SECS), 0))
     return process, ours
-
-
-class DeviceProcess:
-    """What devices.py asks of a layer that acts in real time.
-
-    Args:
-      call: Calls a method of the device, by name and arguments.
-      has_real_clock: Whether time passes by itself.
-      default_action: In the environment's own units; None: it has none.
-    """
-
-    real_time = True
-
-    def __init__(self, call: Callable[..., Any], has_real_clock: bool, default_action: Any) -> None:
-        self._call = call
-        self.has_real_clock, self.default_action = has_real_clock, default_action
-        self.is_evaluation: bool | None = None  # Of which the next reset tells.
-
-    def wait(self) -> None:
-        """Lets the device rest until the next reset or step."""
-        self._call("wait")
-
-    def limit_steps(self, horizon: int) -> None:
-        """An episode ends after so many steps at the latest, and the last action is not sent."""
-        self._call("limit_steps", horizon)
-
-    def take_metrics(self) -> dict[str, float]:
-        """See RealTimeEnvironment; empty where the device has none."""
-        metrics: dict[str, float] = self._call("take_metrics")
-        return metrics

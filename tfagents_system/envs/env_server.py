@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import gc
 import math
 import numbers
 import os
@@ -22,11 +21,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tfagents_system.envs import goals, gym_driver, hooks, layers, rendering, rtgym_steps, wire
+from tfagents_system.envs import goals, gym_driver, hooks, layers, rendering, wire
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.envs.info_keys import LOG_PREFIX, RECORD_PREFIX, SUCCESS_KEYS, recorded
 from tfagents_system.errors import UserError
-from tfagents_system.machine.threads import leave_python_to_steps
 from tfagents_system.settings.load_params import load_params
 
 TRACE_SIGNAL = signal.SIGUSR1
@@ -62,16 +60,6 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _pass_over(number: int, frame: Any) -> None:
-    del number, frame
-
-
-def _take_signals() -> None:
-    """A process that the device forks can be ended, by `Process.terminate()` for one."""
-    if signal.getsignal(signal.SIGTERM) is _pass_over:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
 class _Server:
     """Builds the requested environment, then serves requests until the connection ends."""
 
@@ -79,7 +67,6 @@ class _Server:
         self._memory = wire.Memory(memory_fd)
         self._env: Any = None
         self._other: Any = None  # The collect environment that an evaluation environment may use.
-        self._device: Any = None
         self._records = False  # Somebody asks for `record/...`.
         self._answers: dict[str, Callable[..., Any]] = {"build": self._build}
 
@@ -116,6 +103,11 @@ class _Server:
                 "gym environment itself, or unset SAC_ENV_PYTHON"
             )
         gym_driver.check_is_gym(env)
+        if layers.device_layer(layers.gym_layers(env)) is not None:
+            raise UserError(
+                "SAC_ENV_PYTHON is not for environments that act in real time: unset it, and give the device's driver "
+                "a process of its own, as tfagents_system/examples/racing/real_time.py does"
+            )
         described = {
             "action": wire.describe_space(env.action_space, "action"),
             "observation": wire.describe_space(env.observation_space, "observation"),
@@ -131,46 +123,20 @@ class _Server:
             "reset": self._reset,
             "render": self._render,
             "set_state": lambda state: gym_driver.set_state(layers.gym_layers(env), state),
-            "close": _silent(getattr(env, "close", None)),
+            "close": self._close,
         }
         for name, function in of_goals.items():
             self._answers[name] = lambda achieved, desired, call=function: np.asarray(
                 call(achieved, desired, {}), np.float64
             )
         return {
-            "device": self._follow_device(),
             **described,
             "goal_functions": list(of_goals),
             "name": type(list(layers.gym_layers(env))[-1]).__name__,
             "frames_per_second": rendering.frames_per_second(list(layers.gym_layers(env))),
         }
 
-    def _follow_device(self) -> dict[str, Any] | None:
-        """Takes requests for a device, and returns what a worker needs to know of it; None: there is none."""
-        device = self._device = layers.device_layer(layers.gym_layers(self._env))
-        if device is None:
-            return None
-        rtgym_steps.follow(device)
-        leave_python_to_steps()
-        # SLURM signals all processes of a job: the worker is told, too, and lets it wait. Not SIG_IGN, which what it
-        # starts would inherit.
-        signal.signal(signal.SIGTERM, _pass_over)
-        os.register_at_fork(after_in_child=_take_signals)
-        self._answers.update(
-            wait=_silent(getattr(device, "wait", None)),
-            limit_steps=lambda steps: layers.limit_steps_of(device, steps),
-            take_metrics=lambda: layers.take_metrics_of(device),
-        )
-        return {
-            "has_real_clock": bool(getattr(device, "has_real_clock", True)),
-            "default_action": layers.default_action_of(device),
-        }
-
-    def _reset(self, seed: int | None, evaluation_episode: int | None, is_evaluation: bool | None) -> Any:
-        if self._device is not None:
-            gc.collect()  # No step waits for it now.
-        if is_evaluation is not None:
-            layers.set_evaluation_of(self._device, is_evaluation)
+    def _reset(self, seed: int | None, evaluation_episode: int | None) -> Any:
         if seed is not None:
             self._driver = gym_driver.GymDriver(self._env, seed)
             _seed_generators(seed)
@@ -206,22 +172,17 @@ class _Server:
                     told[key] = array.tolist()
         return told
 
+    def _close(self) -> None:
+        close = getattr(self._env, "close", None)
+        if callable(close):
+            close()
+
     def _render(self) -> np.ndarray:
         try:
             picture = rendering.render_gym(self._env)
         except Exception as error:
             raise rendering.explain(error, self._env) from error
         return rendering.as_frame(picture, self._env)
-
-
-def _silent(method: Any) -> Callable[[], None]:
-    """Calls an optional method; what it returns stays here."""
-
-    def call() -> None:
-        if callable(method):
-            method()
-
-    return call
 
 
 def _seed_generators(seed: int) -> None:

@@ -37,13 +37,10 @@ def time_limit_of(env: Any) -> int | None:
 def device_layer(layers: Iterable[Any]) -> Any:
     """The first of the layers that acts in real time: rtgym's, or one with `real_time = True`; None without one.
 
-    A wrapper that forwards attributes to what it wraps is passed over: what is set there would not arrive. Of an
-    environment in a process of its own what stands for that layer here.
+    A wrapper that forwards attributes to what it wraps is passed over: what is set there would not arrive.
     """
     found = None
     for layer in layers:
-        if (of_process := inspect.getattr_static(layer, "real_time_layer", None)) is not None:
-            return of_process
         if type(layer).__module__.partition(".")[0] == "rtgym":
             return layer
         if getattr(layer, "real_time", False) is True:

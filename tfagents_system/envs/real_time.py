@@ -7,8 +7,6 @@
 
 An action thus acts while the next one is computed: action_history gives the policy the actions that are still to act.
 docs/tutorials/real_robot.md shows how to connect a device.
-
-Runs under SAC_ENV_PYTHON as well: NumPy and Gymnasium are needed, Python 3.9.
 """
 
 from __future__ import annotations

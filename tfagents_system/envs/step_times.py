@@ -1,7 +1,4 @@
-"""How long the parts of real-time steps take: durations with rtgym's meaning, and their statistics.
-
-Runs under SAC_ENV_PYTHON as well: the standard library is needed, Python 3.9.
-"""
+"""How long the parts of real-time steps take: durations with rtgym's meaning, and their statistics."""
 
 from __future__ import annotations
 

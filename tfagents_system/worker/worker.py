@@ -45,8 +45,6 @@ _NEWS_SECS = 0.2  # How soon a stop is noticed.
 _START_DEADLINE_SECS = 600.0
 _POLICY_DEADLINE_SECS = 24 * 3600.0  # An iteration of a large network may take long; the trainer is supervised.
 _FLUSH_SECS = 20.0
-# Of SAC_SAVE_DEADLINE_SECS, for a call of a device after a stop: half of a worker's time, its experience is sent then.
-_DEVICE_SHARE = 0.35
 
 
 class Worker:
@@ -331,8 +329,7 @@ def _build_environments(worker: Worker, start: int) -> WorkerEnvironments:
     role, variables = worker._role, worker._role.variables
     count, process = variables.envs_per_worker, ProcessSettings.of(vars(variables))
     if process is not None:
-        stop_secs = _DEVICE_SHARE * variables.save_deadline_secs
-        process = dataclasses.replace(process, on_wait=worker._end.is_told_to_stop, stop_secs=stop_secs)
+        process = dataclasses.replace(process, on_wait=worker._end.is_told_to_stop)
     return WorkerEnvironments(
         role.params,
         worker._id,
