@@ -15,14 +15,7 @@ import numpy as np
 import tree
 from absl import logging
 
-from tfagents_system.envs.layers import (
-    default_action_of,
-    device_layer,
-    limit_steps_of,
-    options_of_evaluation,
-    set_evaluation_of,
-    take_metrics_of,
-)
+from tfagents_system.envs.layers import device_layer, options_of_evaluation
 from tfagents_system.envs.step_times import INFERENCE, TIME_STEP, StepTimes, check_time_step, metrics_of
 from tfagents_system.errors import UserError
 
@@ -55,20 +48,24 @@ class Device:
 
     def limit_steps(self, horizon: int) -> None:
         """An episode ends after so many steps at the latest, and the last action is not sent."""
-        limit_steps_of(self._layer, horizon)
+        if hasattr(self._layer, "ep_max_length"):
+            limit = self._layer.ep_max_length
+            self._layer.ep_max_length = horizon if limit is None else min(limit, horizon)
 
     def set_evaluation(self, is_evaluation: bool) -> None:
         """Whether the episodes from the next reset on are of an evaluation; it is told when that changes."""
         if is_evaluation != self._is_evaluation:
             self._is_evaluation = is_evaluation
-            set_evaluation_of(self._layer, is_evaluation)
+            if hasattr(self._layer, "is_evaluation"):
+                self._layer.is_evaluation = is_evaluation
 
     def take_metrics(self) -> dict[str, float]:
         """What the steps since the last call were like; see RealTimeEnvironment. Empty where it does not say.
 
         What is no finite number is left out, and told when that happens first.
         """
-        metrics = take_metrics_of(self._layer)
+        take = getattr(self._layer, "take_metrics", None)
+        metrics = {str(name): _as_float(value) for name, value in dict(take() or {}).items()} if callable(take) else {}
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         for name in sorted(metrics.keys() - finite.keys() - self.left_out):
             self.left_out.add(name)
@@ -84,7 +81,9 @@ class Device:
         Raises:
           UserError: It is not one of the environment's actions.
         """
-        found = default_action_of(self._layer)
+        found = getattr(self._layer, "default_action", None)
+        if found is None and hasattr(self._layer, "get_default_action"):
+            found = self._layer.get_default_action()
         if found is None:
             return None
         try:
@@ -124,6 +123,13 @@ class Device:
         return times.take() if isinstance(times, StepTimes) else {}
 
 
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
+
+
 def device_of(layers: Iterable[Any]) -> Device | None:
     """The device of an environment, None where its steps wait for the policy.
 
@@ -139,8 +145,8 @@ def device_of(layers: Iterable[Any]) -> Device | None:
     return Device(layer)
 
 
-# rtgym (0.16) has no hooks that tell of its steps and are told of evaluations, as RealTimeEnvironment has: methods of the
-# one instance are replaced by ones that call them.
+# rtgym (0.16) has no hooks that tell of its steps and are told of evaluations, as RealTimeEnvironment has. So methods of
+# the one instance are replaced by ones that call them.
 
 
 def _follow_rtgym(env: Any) -> None:

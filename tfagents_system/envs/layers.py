@@ -50,20 +50,6 @@ def device_layer(layers: Iterable[Any]) -> Any:
     return found
 
 
-def default_action_of(layer: Any) -> Any:
-    """What acts until the first action, in the environment's own units; None where it does not say."""
-    found = getattr(layer, "default_action", None)
-    if found is None and hasattr(layer, "get_default_action"):
-        found = layer.get_default_action()
-    return found
-
-
-def set_evaluation_of(layer: Any, is_evaluation: bool) -> None:
-    """Whether the episodes from the next reset on are of an evaluation; nothing where nobody wants to know."""
-    if hasattr(layer, "is_evaluation"):
-        layer.is_evaluation = is_evaluation
-
-
 def set_evaluation_episode(layers: Iterable[Any], number: int) -> None:
     """Which of an evaluation's episodes the next reset begins; nothing where nobody wants to know.
 
@@ -77,22 +63,6 @@ def set_evaluation_episode(layers: Iterable[Any], number: int) -> None:
             return
 
 
-def take_metrics_of(layer: Any) -> dict[str, float]:
-    """What `take_metrics` of a device tells: NaN for what is no number; empty where it has none, or nothing to tell.
-
-    Of NumPy's types as well: the numbers travel as JSON.
-    """
-    take = getattr(layer, "take_metrics", None)
-    return {str(name): _as_float(value) for name, value in dict(take() or {}).items()} if callable(take) else {}
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return float("nan")
-
-
 def options_of_evaluation(
     options: dict[str, Any] | None, is_evaluation: bool, episode: int | None
 ) -> dict[str, Any] | None:
@@ -100,12 +70,3 @@ def options_of_evaluation(
     told: dict[str, Any] = {EVALUATION: True} if is_evaluation else {}
     told |= {} if episode is None else {EVALUATION_EPISODE: episode}
     return {**(options or {}), **told} if told else options
-
-
-def limit_steps_of(layer: Any, horizon: int) -> None:
-    """An episode ends after so many steps at the latest, and the last action is not sent."""
-    if hasattr(layer, "limit_steps"):
-        layer.limit_steps(horizon)
-    elif hasattr(layer, "ep_max_length"):
-        own = layer.ep_max_length
-        layer.ep_max_length = horizon if own is None else min(own, horizon)
