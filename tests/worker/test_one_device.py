@@ -153,46 +153,20 @@ def test_a_device_that_is_built_again_in_an_evaluation_keeps_what_only_training_
     assert params.devices[1].states == [{"gain": 1.0}, {"mass": 6.0}, {"gain": 2.0}]
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_device_that_can_not_be_told_of_an_evaluation_is_built_again(
-    monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
-    """Its process has died while it waited; the next one may be no better."""
-    params, left = Params(), [times]
-    environments = build(params)
-
-    def tell(layer: Any, is_evaluation: bool) -> None:
-        if is_evaluation and left[0]:
-            left[0] -= 1
-            raise EnvironmentDiedError("its process ended with SIGKILL")
-        layer.is_evaluation = is_evaluation
-
-    monkeypatch.setattr("tfagents_system.envs.devices.set_evaluation_of", tell)
-    environments.set_due(0)
-    environments.begin_episode(COLLECT)
-    environments.set_evaluated(0)
-    environments.begin_episode(EVAL)
-    assert len(params.devices) == 1 + times and environments.faults == environments.eval_faults == times
-    assert "failed in is_evaluation = True: its process ended" in environments.last_fault
-    assert environments.evaluation[0].user_env.is_evaluation and params.devices[-1].states == [{"gain": 1.0}]
-    environments.begin_episode(COLLECT)
-    assert not environments.collect[0].user_env.is_evaluation
-
-
 def test_what_an_evaluation_has_set_is_set_back_before_the_next_episode() -> None:
     params = Params()
     environments = build(params)
     environments.set_due(3)
     environments.begin_episode(COLLECT)
     states = params.devices[0].states
-    assert states == [{"gain": 1.0}, {"gain": 2.0}]
+    assert states == [{"gain": 2.0}]
     for _ in range(2):
         environments.set_evaluated(2)
         assert states[-1] == {"gain": 1.0} and environments.has_due(COLLECT)
         environments.begin_episode(EVAL)
         environments.begin_episode(COLLECT)
         assert states[-1] == {"gain": 2.0} and not environments.has_due(COLLECT)
-    assert len(states) == 6
+    assert len(states) == 5
 
 
 def test_what_an_evaluation_has_set_is_set_back_though_something_else_is_due() -> None:

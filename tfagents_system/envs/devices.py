@@ -145,8 +145,7 @@ def device_of(layers: Iterable[Any]) -> Device | None:
     return Device(layer)
 
 
-# rtgym (0.16) has no hooks that tell of its steps and are told of evaluations, as RealTimeEnvironment has. So methods of
-# the one instance are replaced by ones that call them.
+# rtgym (0.16) has no hooks that tell of its steps or are told of evaluations: methods of the instance are replaced.
 
 
 def _follow_rtgym(env: Any) -> None:
