@@ -17,7 +17,7 @@ BUDGETS = {
     "checks": 820,
     "cluster": 2_340,
     "envs": 8_100,
-    "examples": 690,
+    "examples": 2_760,
     "experience": 1_430,
     "launch": 6_130,
     "machine": 1_440,

@@ -178,7 +178,7 @@ def test_what_an_evaluation_has_set_is_set_back_though_something_else_is_due() -
     environments.set_evaluated(2)
     environments.set_due(4)
     environments.begin_episode(COLLECT)
-    assert params.devices[0].states[-3:] == [{"gain": 1.0}, {"mass": 6.0}, {"gain": 2.0}]
+    assert params.devices[0].states[-3:] == [{"gain": 1.0}, {"gain": 2.0}, {"mass": 6.0}]
 
 
 class Actor(LaneActor):
