@@ -314,7 +314,7 @@ def _within_bounds(spec: array_spec.BoundedArraySpec, shape: Sequence[int] | Non
             raise ValueError(f"{spec.name}: expected {flat_shape[0]} numbers but found shape {actions.shape}")
         # Rounding may exceed the bounds by one unit in the last place, which some environments refuse.
         clipped = clip(actions, low, high)
-        return clipped if sizes == flat_shape else clipped.reshape(*actions.shape[:-1], *sizes)
+        return clipped if sizes == flat_shape else clipped.reshape((*actions.shape[:-1], *sizes))
 
     return convert
 
