@@ -37,7 +37,6 @@ class LeafActions(abc.ABC):
       encoded_size: Numbers of an action in an action history.
       to_environment: From an agent's action, or those of all lanes, to the environment's, in its own shape. Raises
         FloatingPointError where one is not finite, ValueError where it is none of the n.
-      batch_to_environment: The same.
       as_taken: From an action in the environment's units to its own shape and dtype, within the bounds.
     """
 
@@ -47,10 +46,6 @@ class LeafActions(abc.ABC):
     encoded_size: int
     to_environment: Callable[[Any], Any]
     as_taken: Callable[[Any], Any]
-
-    @property
-    def batch_to_environment(self) -> Callable[[Any], Any]:
-        return self.to_environment
 
     @abc.abstractmethod
     def to_agent(self, action: Any) -> np.ndarray:

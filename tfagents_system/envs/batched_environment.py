@@ -37,7 +37,7 @@ class BatchedEnvironment(LaneEnvironment):
     def __init__(self, env: Any, horizon: int, *, seed: int | None = None, **settings: Any) -> None:
         backend = make_batched_backend(env, seed)
         super().__init__(backend, backend.num_lanes, horizon, **settings)
-        self._to_environment = nest_converter(lambda leaf: leaf.batch_to_environment, self.actions)
+        self._to_environment = nest_converter(lambda leaf: leaf.to_environment, self.actions)
         self._first = [leaf[0] for leaf in self.new_columns().observation]
         self._lengths = np.zeros(self.num_lanes, np.int64)
 
