@@ -559,7 +559,8 @@ def _rule(hint: Any, given: Sequence[Rule] = ()) -> Rule:
         rule = _rule(others[0], given) if others else TRUE_OR_FALSE
         if bool in args and others:  # True is the dictionary of all defaults, for which {} would be another word.
             rule = rule.or_else("True, False or {}", lambda value: isinstance(value, bool))
-            rule = rule._replace(holds=lambda value, holds=rule.holds: value != {} and holds(value))
+            holds = rule.holds
+            rule = rule._replace(holds=lambda value: value != {} and holds(value))
         return or_none(rule) if type(None) in args else rule
     return given[-1] if given else {bool: TRUE_OR_FALSE}[hint]
 

@@ -128,6 +128,10 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": round(1.0 / STEP_SECS)}
+    car: CarState
+    _driver: PurePursuit | None
+    _zone: int
+    _steps: int
 
     def __init__(self, racing: RacingSettings, split: str = TRAIN, render_mode: str | None = None) -> None:
         self._settings, self._split, self.render_mode = racing, split, render_mode
@@ -212,7 +216,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     def _enter(self, track: tuple[str, int]) -> None:
         """The car stands at the start of a track."""
         self.track, self.track_map = circuit(*track, self._settings.width)
-        self._driver: PurePursuit | None = None
+        self._driver = None
         self.car = CarState(*self.track.start())
         self._zone = self._steps = self._steps_in_zone = 0
         self._metres = 0.0
