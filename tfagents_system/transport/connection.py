@@ -291,13 +291,15 @@ class Reader:
                 self._closed.wait(_RECONNECT_SECS)
 
     def _take(self, arrays: list[np.ndarray]) -> None:
-        while not self._closed.is_set():
+        while True:
             try:
                 self._items.put(arrays, timeout=0.0 if self._keeps_newest else _RECONNECT_SECS)
                 break
             except queue.Full:
                 if self._keeps_newest:
                     self.get(0.0)
+                elif self._closed.is_set():
+                    return
         if self._wake is not None:
             self._wake.set()
 
