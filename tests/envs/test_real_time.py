@@ -262,7 +262,12 @@ def test_a_call_is_made_at_its_time_though_nobody_waits() -> None:
     clock = MonotonicClock()
     made: list[float] = []
     start = clock.now()
-    call = clock.call_at(start + 0.05, lambda: made.append(time.monotonic()) or 7)
+
+    def make() -> int:
+        made.append(time.monotonic())
+        return 7
+
+    call = clock.call_at(start + 0.05, make)
     until(lambda: made, 30.0, "the call")
     assert made[0] - start >= 0.05 and call.result() == 7 and len(made) == 1
     with pytest.raises(ZeroDivisionError):

@@ -347,7 +347,7 @@ def read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
     Each run is named by its folder below the one that has all of them: it may have been moved since it began.
     """
     read = [(folder.resolve(), model, status) for folder in folders if (status := (model := RunModel(folder)).status)]
-    parent = os.path.commonpath([folder.parent for folder, *_ in read] or ["/"])
+    parent = os.path.commonpath([folder.parent for folder, *_ in read] or [Path("/")])
     return [
         {**status, "run": {**status["run"], "name": os.path.relpath(folder, parent)}, SETTINGS: model.overrides}
         for folder, model, status in read

@@ -64,6 +64,10 @@ class PolicyEvaluations:
       arrays: That policy as it is published; empty where no evaluation has begun since `begin`.
     """
 
+    _awaited_since: float | None
+    _look_at: float
+    _signs: dict[int, tuple[float | None, float]]  # Of workers, and when they were seen first.
+
     def __init__(self, params: TrainParamsBase, role: Role, straggler_secs: float) -> None:
         self._params = params
         self._period = Period.of(params, "eval")
@@ -150,9 +154,7 @@ class PolicyEvaluations:
 
     def _expect_signs(self) -> None:
         """Who is waited for from now on has the whole time to show that it is there."""
-        self._awaited_since: float | None = None
-        self._look_at = 0.0
-        self._signs: dict[int, tuple[float | None, float]] = {}  # Of workers, and when they were seen first.
+        self._awaited_since, self._look_at, self._signs = None, 0.0, {}
 
     def _stays_the_same(self, worker_id: int, now: float) -> bool:
         """Whether a worker has shown no sign for SAC_STRAGGLER_SECS: another beat, or where it waits another state."""
