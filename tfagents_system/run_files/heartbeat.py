@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -253,15 +253,11 @@ class BeatReader:
     Args:
       paths: The run directory.
       every_secs: Time between two rounds, which read all that were asked for meanwhile.
-
-    Attributes:
-      lag_secs: How much later than the role itself an answer may be.
     """
 
     def __init__(self, paths: RunPaths, every_secs: float = BEAT_SECS) -> None:
         self._paths = paths
         self._every_secs = every_secs
-        self.lag_secs = 2 * self._every_secs  # It is written no more often.
         self._changed = threading.Condition()
         self._wanted: set[str] = set()
         self._beats: dict[str, Beat] = {}
@@ -270,22 +266,12 @@ class BeatReader:
     def last(self, role: str) -> Beat | None:
         """The last beat of a role, empty where it has none; None: not read yet, ask again."""
         with self._changed:
-            self._want([role])
+            self._wanted.add(role)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._read_forever, name="heartbeats", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
             return self._beats.get(role)
-
-    def wait(self, roles: Iterable[str], secs: float) -> None:
-        """Waits until `last` knows all of these roles: for loops that ask too rarely to find an answer by then."""
-        roles = list(roles)
-        with self._changed:
-            self._want(roles)
-            self._changed.wait_for(lambda: all(role in self._beats for role in roles), secs)
-
-    def _want(self, roles: Iterable[str]) -> None:
-        self._wanted.update(roles)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._read_forever, name="heartbeats", daemon=True)
-            self._thread.start()
-        self._changed.notify_all()
 
     def _read_forever(self) -> None:
         while True:
