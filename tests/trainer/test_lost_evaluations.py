@@ -175,6 +175,7 @@ def test_random_numbers_of_an_evaluation_follow_the_curriculums_values():
         repeat=lambda stream, iteration: told.append("seeds"),
         rollout=lambda actor, **more: rollout,
         stepping=lambda is_eval: contextlib.nullcontext(),
+        check_own_memory=lambda: None,
     )
     evaluator._activity = types.SimpleNamespace(beat=lambda state, iteration: None)
     evaluator._policy = types.SimpleNamespace(policy=MagicMock())

@@ -23,7 +23,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.episode_runner import EpisodeRunner, RepeatableSeeds
 from tfagents_system.worker.evaluator import Evaluator
-from tfagents_system.workers import WorkerEnvironments
+from tfagents_system.workers import MemoryLimit, WorkerEnvironments
 
 CURRICULUM = {"friction": {"iters": [0, 2], "range": [1.2, 0.9], "apply_to_eval": True}}
 HELD_OUT = [f"closed/held_out/{k}" for k in range(5)]
@@ -159,3 +159,11 @@ def test_environments_that_want_to_know_nothing_are_told_nothing() -> None:
             return CounterEnv()
 
     assert len(evaluate([evaluator_of(Params({"horizon": 4}), 0, 1, 2)], 0)) == 2
+
+
+def test_a_worker_that_has_grown_too_large_ends_after_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator, ended = evaluator_of(ToldParams(), 0, 1, 3), list[Episode]()
+    monkeypatch.setattr(MemoryLimit, "check", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        evaluator.play(0, range(3), ended.append)
+    assert len(ended) == 3

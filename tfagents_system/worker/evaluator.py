@@ -71,7 +71,7 @@ class Evaluator:
         """Runs the worker's share of the newest evaluation, with the policy that it is of.
 
         Raises:
-          StoppedError, EnvironmentFault: See EpisodeRunner.
+          StoppedError, EnvironmentFault, TooLargeError: See `play`.
         """
         if not self._episodes or progress is None or progress.eval_iteration < 0:
             return  # None to evaluate since the trainer has begun: the server is not asked while waiting for one.
@@ -98,6 +98,10 @@ class Evaluator:
           numbers: Of the episodes, of which the environments are told.
           on_episode: Called after each of them.
           repeats: In a deterministic run their random numbers follow from the version.
+
+        Raises:
+          StoppedError, EnvironmentFault: See EpisodeRunner.
+          TooLargeError: The worker has grown too large; all of them have been told of.
         """
         self._on_play()
         self._activity.beat(EVALUATING, iteration=version)
@@ -116,6 +120,7 @@ class Evaluator:
         )
         with self._runner.stepping(is_eval=True):
             rollout.episodes(len(numbers))
+        self._runner.check_own_memory()  # Not before: what is cut off here begins anew, and might never end.
 
     def _new_record(self, actor: Actor, version: int) -> Callable[[int], EpisodeRecord] | None:
         """Records the episodes of a policy where an observer asks for it."""
