@@ -18,7 +18,7 @@ from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.curriculum import Curriculum, CurriculumValues, Place, Value
 from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import ProcessSettings
-from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, describe_error
+from tfagents_system.envs.faults import EnvironmentFault, describe_error
 from tfagents_system.envs.hooks import eval_env_needs_collect_env
 from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.errors import UserError
@@ -122,11 +122,8 @@ class WorkerEnvironments:
             _logged("close", self._at(place).close)
 
     def rest(self) -> bool:
-        """Lets a device wait until the next reset or step; returns whether it waits, or its process has died."""
-        if self.device is None:
-            return False
-        error = _logged("wait", self.device.wait)[1]
-        return error is None or isinstance(error, EnvironmentDiedError)
+        """Lets a device wait until the next reset or step; returns whether it waits."""
+        return self.device is not None and _logged("wait", self.device.wait)[1] is None
 
     def take_metrics(self) -> dict[str, float]:
         """What a device's steps since the last call were like; empty where it can't say."""

@@ -19,7 +19,7 @@ from tests.support.fakes import FakeParams
 from tests.support.waiting import until
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.curriculum import Curriculum, Place
-from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault
+from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.report.episodes import TRAIN, Episode, KeptEpisode, Report
@@ -303,22 +303,6 @@ def test_a_wait_that_fails_is_repeated(tmp_path: Path, monkeypatch: pytest.Monke
         now.advance(1.0)
         work.runner.rest()
     assert waits == [100.0] and len(device.calls("wait")) == 1, "not at once, and then once"
-
-
-def test_a_device_whose_process_has_died_is_told_to_wait_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work, now = Work(tmp_path), VirtualClock(100.0)
-    monkeypatch.setattr("tfagents_system.worker.episode_runner.time.monotonic", now.now)
-    waits = list[float]()
-
-    def fails(self: Device) -> None:
-        waits.append(now.now())
-        raise EnvironmentDiedError("its process ended with SIGKILL")
-
-    monkeypatch.setattr(Device, "wait", fails)
-    for _ in range(3):
-        work.runner.rest()
-        now.advance(10.0)
-    assert waits == [100.0]
 
 
 def bare_worker(did: list[str], **parts: Any) -> Any:
