@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -74,6 +75,22 @@ def test_no_worker_left_fails_the_run(
     assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=1).run() == 1
     assert "error: every worker was given up" in capfd.readouterr().out
     assert "saved" in log(run_dir, "trainer") and "saved" in log(run_dir, "replay")
+
+
+def test_workers_of_a_script_of_ones_own_have_joined(run_dir: Path, stop: StopFlag) -> None:
+    supervisor = make_supervisor(run_dir, stop, {})
+    folder = supervisor.paths.heartbeats
+    folder.mkdir(parents=True)
+    for name, state, age_secs, is_at_work in (
+        ("worker_0", "collecting", 0.0, False),  # The supervisor's own.
+        ("trainer_2", "collecting", 0.0, False),
+        ("worker_3", "stopped", 0.0, False),
+        ("worker_3", "collecting", 100.0, False),
+        ("worker_3", "collecting", 0.0, True),
+    ):
+        beat = {"state": state, "time": time.time() - age_secs}
+        (folder / f"{name}.json").write_text(json.dumps(beat))
+        assert supervisor.has_joined_workers() == is_at_work, (name, beat)
 
 
 @pytest.mark.parametrize("role", ["trainer", "replay"])

@@ -98,7 +98,7 @@ class RunStatus:
     def to_json(self) -> dict[str, Any]:
         """The content of status.json: the run, its plan, and every role's last heartbeat."""
         roles = {name: self._role_to_json(name, role) for name, role in self._roles.items()}
-        roles |= self.remote_roles()
+        roles |= self._remote_roles()
         for name, beat in roles.items():
             self._faults.take(name, beat)
         run = {
@@ -130,7 +130,7 @@ class RunStatus:
         }
         return beat | {key: value for key, value in optional.items() if value}
 
-    def remote_roles(self) -> dict[str, dict[str, Any]]:
+    def _remote_roles(self) -> dict[str, dict[str, Any]]:
         """Heartbeats of roles on other machines, as the gateway writes them."""
         paths = sorted(path for path in self._paths.heartbeats.glob("*.json") if path.stem not in self._roles)
         beats = {path.stem: beat for path in paths if (beat := read_heartbeat(path) or {}).get("remote")}

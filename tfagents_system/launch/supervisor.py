@@ -45,7 +45,7 @@ from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag, r
 from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.report.tracking import is_tracked, keep_tracked
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.heartbeat import STALE_SECS, read_heartbeat
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE, RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import (
     DISPENSABLE,
@@ -528,8 +528,10 @@ class Supervisor:
 
     def has_joined_workers(self) -> bool:
         """Whether workers that this supervisor did not start are at work."""
-        beats = self.status.remote_roles().items()
-        return any(is_worker(name) and beat["alive"] and beat["state"] != "stopped" for name, beat in beats)
+        others = (path for path in self.paths.heartbeats.glob("*.json") if path.stem not in self.roles)
+        beats = [read_heartbeat(path) or {} for path in others if is_worker(path.stem)]
+        oldest = time.time() - STALE_SECS
+        return any(beat.get("time", 0.0) > oldest and beat.get("state") != "stopped" for beat in beats)
 
     def is_at_work(self, role: str) -> bool:
         """Whether a role has come so far that ending it unsaved would lose something."""
