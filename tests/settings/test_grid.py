@@ -97,6 +97,7 @@ def test_all_findings_come_together(tmp_path: Path) -> None:
         ("[3]", "task 0 must be an object"),
         ('{"discount": [1e999]}', "1e999 is larger than numbers can be"),
         ('{"discount": [NaN]}', "NaN is no number of JSON"),
+        ('{"SAC_SEED": [0, 1, 0]}', "SAC_SEED must have each value once, found 0 twice: remove one"),
         (json.dumps({name: list(range(1000)) for name in "abc"}), "it has 1000000000 tasks"),
     ],
 )

@@ -117,6 +117,8 @@ def test_null_removes_a_key_and_what_is_below_it() -> None:
 def test_an_empty_object_takes_the_place_of_all_keys() -> None:
     overrides, _ = sorted_out("config.curriculum={}", "config.env={}")
     assert overrides.merged({"curriculum": {"mass": 1}, "env": None}) == {"curriculum": {}, "env": {}}
+    begun, _ = sorted_out("config.curriculum.mass=1")
+    assert begun.replaced_by(overrides).config == {"curriculum": {}, "env": {}}
 
 
 def test_keys_that_nobody_would_read_are_refused() -> None:

@@ -237,6 +237,11 @@ def test_all_findings_of_an_algorithm_are_told_at_once() -> None:
     assert len(findings_for(algorithm="crossq", recurrent=True, num_target_critics=2, num_critics=0)) == 3
 
 
+def test_what_a_rule_has_found_before_a_wrong_value_is_told() -> None:
+    optimizers = {"critic_optimizer": {"momentum": 0.9}, "alpha_optimizer": {"name": "Adam"}}
+    assert len(findings_for(**optimizers)) == 2
+
+
 def test_the_least_ratio_is_at_most_the_most() -> None:
     assert findings_for(min_updates_per_env_step=1.0, asynchronous=True) == []
     assert findings_for(min_updates_per_env_step=3.0, updates_per_env_step=3.0, asynchronous=True) == []

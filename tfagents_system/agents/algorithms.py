@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from tfagents_system.agents.iteration_counts import offline_updates
@@ -140,20 +140,16 @@ def optimizer_settings(params: Any, part: str) -> dict[str, Any]:
     return {name: settings[name] for name in _SETTINGS[settings["name"]]}
 
 
-def optimizer_findings(params: Any) -> list[str]:
+def optimizer_findings(params: Any) -> Iterator[str]:
     """Settings that do not fit the optimizer or the part, one sentence each; each is right by itself."""
-    findings = []
     for part in PARTS:
         where, given = f"{part}_optimizer", getattr(params, f"{part}_optimizer")
         name = given.get("name", "adam")
-        findings += [
-            f'{where}["{key}"] is no setting of {name}: remove it, or choose another name'
-            for key in given
-            if key not in _SETTINGS[name]
-        ]
+        for key in given:
+            if key not in _SETTINGS[name]:
+                yield f'{where}["{key}"] is no setting of {name}: remove it, or choose another name'
         if part == "alpha" and optimizer_settings(params, part)["weight_decay"]:
-            findings.append(
+            yield (
                 f"{where} has a weight decay, which would pull log(alpha) to 0 whatever the entropy is: use adam or "
                 'sgd with "weight_decay": 0'
             )
-    return findings

@@ -16,6 +16,7 @@ JSON, or a variable.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import json
@@ -126,6 +127,13 @@ def _product(content: dict[str, Any]) -> tuple[Grid, list[str]]:
         f"{key} must be a list of at least one value, found {_shown(values)}"
         for key, values in content.items()
         if not (isinstance(values, list) and values)
+    ]
+    findings += [
+        f"{key} must have each value once, found {text} twice: remove one"
+        for key, values in content.items()
+        if isinstance(values, list)
+        for text, count in collections.Counter(map(json.dumps, values)).items()
+        if count > 1
     ]
     if not content:
         findings.append("it is empty: give at least one key with a list of values")

@@ -177,7 +177,7 @@ def _replaced(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     both = {
         name: _replaced(before[name], value)
         for name, value in given.items()
-        if isinstance(value, dict) and isinstance(before.get(name), dict)
+        if isinstance(value, dict) and value and isinstance(before.get(name), dict)
     }
     return {**before, **given, **both}
 

@@ -425,13 +425,11 @@ _RULES = (
 )
 
 
-def _broken(rules: Iterable[Rule], right: _RightValues) -> list[str]:
-    """The findings of those rules that need no wrong value."""
-    findings = []
+def _broken(rules: Iterable[Rule], right: _RightValues) -> Iterator[str]:
+    """The findings of rules, of each up to the first wrong value that it needs."""
     for rule in rules:
         with contextlib.suppress(_AlreadyReported):
-            findings += list(rule(right))
-    return findings
+            yield from rule(right)
 
 
 # What works but is seldom meant.
