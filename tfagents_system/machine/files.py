@@ -138,6 +138,8 @@ def fault_of_private(folder: Path) -> str | None:
         status = os.lstat(folder)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        return f"{folder} can't be read ({error.strerror}): set SAC_REPLAY_DIR to another folder"
     others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not others_write:
         return None
