@@ -152,6 +152,9 @@ def test_a_damaged_run_can_be_looked_at(tmp_path: Path) -> None:
         (tmp_path / "metrics.csv").write_text(text)
         assert len(run.metrics) == rows
     assert run.metrics.iloc[0].to_dict() == {"iteration": 1, "train_step": 20}
+    assert {*map(str, run.metrics.dtypes)} == {"int64"}
+    (tmp_path / "metrics.csv").write_text("env_steps,alpha\n1,1\n,1\n")
+    assert {*map(str, run.metrics.dtypes)} == {"float64"}
 
 
 def test_evaluations_are_the_rows_to_plot(tmp_path: Path) -> None:

@@ -156,7 +156,9 @@ class Run:
         import pandas
 
         rows = read_rows(self._paths.metrics_csv)
-        return pandas.DataFrame(rows, columns=None if rows else [*METRIC_COLUMNS], dtype=float)
+        table = pandas.DataFrame(rows, columns=None if rows else [*METRIC_COLUMNS], dtype=float)
+        counts = table.columns[table.notna().all()].intersection(["train_step", "iteration", "env_steps"])
+        return table.astype(dict.fromkeys(counts, int))
 
     @property
     def evaluations(self) -> pandas.DataFrame:

@@ -102,8 +102,8 @@ class LongWork:
                 text = f"\r{line:<{width}}" if replaces else f"{line}\n"
                 print(text, end="", file=self._stream, flush=True)
                 width, is_over = len(line), self._is_over.wait(_LINE_SECS)
-            if replaces:
-                print(f"\r{self!s:<{width}}", file=self._stream, flush=True)
+            if replaces or str(self).rsplit(" ", 2)[0] != line.rsplit(" ", 2)[0]:  # But for the seconds.
+                print(f"\r{self!s:<{width}}" if replaces else self, file=self._stream, flush=True)
 
 
 def followed(items: Iterable[_T], what: str, unit: str, total: int | None = None) -> Iterator[_T]:
