@@ -10,10 +10,8 @@ import tree
 
 from tfagents_system.envs.batched_backends import RawStep, make_batched_backend
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.envs.lanes import Infos, LaneEnvironment, StepColumns, StepNews
+from tfagents_system.envs.lanes import MAX_FLOAT32, Infos, LaneEnvironment, StepColumns, StepNews
 from tfagents_system.envs.observations import nest_converter
-
-_MAX_FLOAT32 = np.finfo(np.float32).max
 
 
 class BatchedEnvironment(LaneEnvironment):
@@ -179,7 +177,7 @@ def _column(name: str, values: Any, count: int) -> np.ndarray:
     column = np.asarray(values)
     if column.shape != (count,):
         raise ValueError(f"the {name} has shape {column.shape}: expected one number for each of {count} lanes")
-    is_finite = np.abs(column) <= _MAX_FLOAT32
+    is_finite = np.abs(column) <= MAX_FLOAT32
     if not is_finite.all():
         lane = int(np.argmin(is_finite))
         raise ValueError(f"lane {lane}: the {name} is {column[lane]}: it must be finite, as float32")

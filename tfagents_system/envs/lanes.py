@@ -19,7 +19,7 @@ from tfagents_system.envs.observations import ObservationWriter
 Potential = Callable[[Any], float]  # From an observation.
 Infos = Sequence[tuple[Mapping[str, Any], np.ndarray | int | None]]  # Of a step, see StepNews.
 
-_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass
@@ -218,6 +218,6 @@ def to_number(name: str, value: Any) -> float:
         number = float(value)
     except TypeError:
         raise TypeError(f"the {name} is {value!r}: it must be a number") from None
-    if not abs(number) <= _MAX_FLOAT32:
+    if not abs(number) <= MAX_FLOAT32:
         raise ValueError(f"the {name} is {number}: it must be finite, as float32")
     return number
