@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.user_environments import MY_ENVS, Folder, pid_of, steps, zeros
 from tests.support.waiting import gone
-from tfagents_system.envs import loading
+from tfagents_system.envs import loading, wire
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -166,6 +166,22 @@ def test_who_waits_can_give_up(user: Folder) -> None:
     with pytest.raises(EnvironmentFault, match="when the worker was told to stop"):
         env.reset()
     assert len(asked) == 2
+
+
+def test_after_an_interrupted_step_it_goes_on_and_its_close_has_its_time(
+    user: Folder, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(connection: Any) -> None:
+        raise KeyboardInterrupt
+
+    env = user.make(does="slow close")
+    env.reset()
+    for then in (env.reset, env.close):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(wire, "receive", interrupt)
+            env.step(zeros(env))
+        then()
+    assert "closed" in capfd.readouterr().out
 
 
 def test_it_dies_with_its_parent_however_that_dies_and_whatever_it_does(user: Folder) -> None:

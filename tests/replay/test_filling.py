@@ -60,6 +60,15 @@ def fill_run(run: Path, source: Path, capacity: int = 60, **more: Any) -> Ring:
     return ring
 
 
+@pytest.mark.parametrize("name", ["header.bin", "reward.bin"])
+def test_a_ring_that_can_not_be_read_is_told_without_advice_on_its_size(tmp_path: Path, name: str) -> None:
+    Ring.open(tmp_path, LAYOUT, 100, 30)
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=r"can't be read \(Is a directory\): give another run"):
+        StoredRing(tmp_path)
+
+
 def test_what_is_read_is_what_was_stored(tmp_path: Path) -> None:
     ring = Ring.open(tmp_path, LAYOUT, 100, 30)
     parts = [

@@ -309,6 +309,18 @@ def test_after_going_back_the_copy_gets_what_replaces_the_rows_it_has(tmp_path):
     assert content(RunFolders(tmp_path / "run", tmp_path / "scratch").ring) == expected
 
 
+def test_after_a_ring_was_cleared_its_copy_gets_all_that_it_has(tmp_path):
+    run = RunFolders(tmp_path / "run", tmp_path / "scratch")
+    append_more(run.ring, 2)
+    run.checkpoint(10)
+    run.ring.clear()
+    append_more(run.ring, 3, steps=4)  # As many rows as the copy has, and more.
+    run.checkpoint(20)
+    expected = content(run.ring)
+    shutil.rmtree(tmp_path / "scratch")
+    assert content(RunFolders(tmp_path / "run", tmp_path / "scratch").ring) == expected
+
+
 def test_a_run_moves_to_scratch_and_back_and_old_rings_are_not_taken_for_its_own(tmp_path):
     home = RunFolders(tmp_path / "run")
     append_more(home.ring, 13)

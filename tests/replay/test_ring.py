@@ -198,6 +198,8 @@ def test_the_rest_of_the_oldest_segment_has_its_checksum_in_the_snapshot(tmp_pat
     ring.rollback(snapshot)
     assert ring.verify() == 2
     assert held_transitions(ring)[0] == (0, 4, 0)
+    append_more(ring, 1)
+    assert ring.verify() == 0 and ring.ring_steps == 45, "left out without a checksum, but not called damaged"
 
 
 def test_a_segment_of_another_time_in_its_place_is_not_taken_for_it(tmp_path):

@@ -102,6 +102,11 @@ class Counter(gymnasium.Env):
             raise KeyError("no parameter but mass")
         self.mass = state["mass"]
 
+    def close(self):
+        if self.does == "slow close":
+            time.sleep(0.5)
+            print("closed", flush=True)
+
     def render(self):
         return np.full((6, 8, 3), self.steps, np.uint8)
 

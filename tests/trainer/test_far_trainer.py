@@ -21,6 +21,7 @@ from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.replay import ring_header
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.kept_checkpoints import DamagedCheckpointError
+from tfagents_system.trainer import trainer_checkpoints
 from tfagents_system.trainer.state import TrainerState
 from tfagents_system.trainer.trainer_checkpoints import ReplaySnapshots, TrainerCheckpoints
 from tfagents_system.transport import tables
@@ -87,6 +88,24 @@ def test_its_agent_is_here_and_the_header_of_the_ring_is_in_a_checkpoint_of_the_
     assert env_steps_of(server, ours.name) == 30, "the name that the lost one had, too"
 
 
+def test_it_asks_again_where_the_server_did_not_get_it(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try_put, tries = server.connection.try_put, list[str]()
+
+    def lose_first(table: str, *arguments: Any) -> bool:
+        tries.append(table)
+        return len(tries) > 1 and try_put(table, *arguments)
+
+    checkpoints = checkpoints_here(server, tmp_path / "here")
+    store(server, 0)
+    monkeypatch.setattr(server.connection, "try_put", lose_first)
+    monkeypatch.setattr(trainer_checkpoints, "_ASK_AGAIN_SECS", 0.1)
+    while_turning(server, lambda: checkpoints.save(20.0, {}, wait=True))
+    ours = kept_checkpoints.newest_complete(tmp_path / "here")
+    assert tries == [tables.SNAPSHOTS] * 2 and ours is not None and env_steps_of(server, ours.name) == 10
+
+
 def test_it_saves_before_it_ends_for_an_agent_that_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     did: list[str] = []
 
@@ -134,8 +153,15 @@ def test_two_are_kept_and_names_of_something_else_and_moved_directories_are_refu
     moved = home.rename(home.with_name("moved"))
     assert not run.snapshots.take("checkpoint_0000000040", is_far=True), "the server goes on"
     assert not home.exists(), "and it may be put back"
+    assert "checkpoint_0000000040: [Errno 2]" in str(run.snapshots.error)
     moved.rename(home)
+    run.places.checkpoints.rename(home / "kept")
+    run.places.checkpoints.write_bytes(b"")  # Nothing can be made there, as on a disk that is read-only.
+    assert not run.snapshots.take("checkpoint_0000000040", is_far=True)
+    run.places.checkpoints.unlink()
+    (home / "kept").rename(run.places.checkpoints)
     take(40)
+    assert run.snapshots.error is None
 
 
 def test_a_checkpoint_that_lost_its_agent_is_damaged(tmp_path: Path) -> None:

@@ -170,6 +170,13 @@ def test_what_is_no_bundle_is_refused_as_a_whole(change, message):
         next(from_wire(arrays, LAYOUT))
 
 
+def test_a_column_without_a_dimension_is_refused_behind_a_malformed_header_too():
+    arrays = to_wire([segment(number, 4) for number in range(2)])
+    arrays[0][1, 6], arrays[1] = 0, np.array(1, np.float32)
+    with pytest.raises(MalformedSegmentError, match="reward: expected float32"):
+        next(from_wire(arrays, LAYOUT))
+
+
 def count_items(sender, monkeypatch):
     """A list that gets the number of segments of each item that is sent."""
     sent, put = [], sender._connection.put

@@ -116,6 +116,7 @@ class EnvProcess:
             )
         self._settings, self._timeout_secs = settings, settings.step_timeout_secs
         self._dead: str | None = None
+        self._is_owed = False  # An answer.
         self._process: subprocess.Popen[bytes] | None = None
         self._mark = f"{os.getpid()}.{time.monotonic_ns()}"
         self._trace = os.memfd_create("trace")
@@ -197,14 +198,18 @@ class EnvProcess:
     def _call(self, name: str, *arguments: Any, secs: float | None = None) -> Any:
         """What a method of the environment returns, within so many seconds; None: those of a step."""
         secs = self._timeout_secs if secs is None else secs
+        what = f"{name}()" if name != "build" else "its construction"
+        if self._is_owed and self._dead is None:
+            self._received(what, secs)  # Of a call that was interrupted.
         self._send(name, *arguments)
-        return self._answer(f"{name}()" if name != "build" else "its construction", secs)
+        return self._answer(what, secs)
 
     def _send(self, name: str, *arguments: Any) -> None:
         if self._dead is not None:
             raise EnvironmentDiedError(self._dead)
         try:
             wire.send(self._connection, (name, arguments))
+            self._is_owed = True
         except OSError:
             self._raise_death(f"{name}()")
 
@@ -226,6 +231,7 @@ class EnvProcess:
         while True:
             try:
                 answer: tuple[str, Any] = wire.receive(self._connection)
+                self._is_owed = False
                 return answer
             except BlockingIOError:
                 pass

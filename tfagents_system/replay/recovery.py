@@ -86,7 +86,6 @@ class RingCopy:
         self._ring = ring
         self._files = RingFiles.prepare(folder, ring.layout, ring.capacity_rows, ring.files.slack_rows)
         self._files.mend_header()
-        self._copied_rows = 0  # Rows with smaller numbers are in the copy, if the ring still holds them.
 
     def restore(self, snapshot: bytes | None) -> bytes:
         """Writes the rows that a snapshot covers into the ring, at their places; it is to be rolled back to it then.
@@ -109,12 +108,12 @@ class RingCopy:
                 copied = self._files.map(column)
                 for part in row_ranges(first, last, self._files.num_rows):
                     rows[part] = copied[part]
-        self._copied_rows = last
+        self._ring.copied_rows = last
         return snapshot
 
     def begin_after(self, snapshot: bytes) -> None:
         """Says that the copy has what this snapshot covers: it was written to a checkpoint, after the rows."""
-        _, self._copied_rows = self._covered(snapshot)
+        _, self._ring.copied_rows = self._covered(snapshot)
 
     def update(self, snapshot: bytes) -> int:
         """Makes durable what a snapshot covers: writes the rows that are new since the last time, and flushes them.
@@ -128,7 +127,7 @@ class RingCopy:
           OSError: They can't be written.
         """
         oldest, last = self._covered(snapshot)
-        first = max(oldest, min(self._copied_rows, last))
+        first = max(oldest, min(self._ring.copied_rows, last))
         written = 0
         for column, rows in zip(self._files.columns, self._ring.columns, strict=True):
             with self._files.column(column).open("r+b") as file:
@@ -138,7 +137,7 @@ class RingCopy:
                 file.flush()
                 os.fdatasync(file.fileno())
         self._files.write_header(self._files.parse_header(snapshot))
-        self._copied_rows = last
+        self._ring.copied_rows = last
         return written
 
     def _covered(self, snapshot: bytes) -> tuple[int, int]:

@@ -182,6 +182,7 @@ class Ring(RingRows):
       held_out_steps: Those of them that are never trained on.
       repeated_steps: Transitions that it holds now and that samples start at in another segment alone.
       episodes: Which rows are of one episode.
+      copied_rows: Rows with smaller numbers are in its `RingCopy`, if the ring still holds them.
       counts_init_steps: The first random experience is counted in steps, not in episodes; the same in all of a run.
     """
 
@@ -197,6 +198,7 @@ class Ring(RingRows):
         super().__init__(files)
         self.max_segment_rows = min(files.capacity_rows, files.slack_rows)
         self.lock = threading.RLock()
+        self.copied_rows = 0
         self._slots, self._header = files.open_header()
         self._recount()
 
@@ -338,6 +340,7 @@ class Ring(RingRows):
         """Forgets all experience, and what is stored of each worker."""
         with self.lock:
             self._replace_header(ring_header.empty(self.files.fingerprint))
+            self.copied_rows = 0
 
     def check_covered(self, snapshot: bytes) -> np.ndarray:
         """The header that a snapshot is, if a rollback to it is still possible; errors as of `rollback`."""
@@ -364,10 +367,12 @@ class Ring(RingRows):
         checksum, so it is kept directly after a rollback alone.
 
         Returns:
-          Transitions of damaged segments, as far as they can be counted.
+          Transitions of damaged segments, as far as they can be counted; what is left of the oldest one is not known
+          to be damaged without its checksum.
         """
         with self.lock:
             begin, end = self.held
+            is_unknown = begin > 0 and self._header["cut_crc"] < 0
             left = self.steps_left[self.held_rows]
             lasts = np.flatnonzero(left == 0)
             if len(left) and left[-1] != 0:
@@ -375,7 +380,8 @@ class Ring(RingRows):
             dropped, first = 0, begin
             for last in (begin + lasts).tolist():
                 if not self._is_whole(first, last):
-                    dropped += self.counts(first, last + 1)[0]
+                    if not (first == begin and is_unknown):
+                        dropped += self.counts(first, last + 1)[0]
                     for part in row_ranges(first, last + 1, self.num_rows):
                         self.steps_left[part] = 0
                 first = last + 1

@@ -165,7 +165,7 @@ class RingFiles:
         Raises:
           UserError: It can't be opened.
         """
-        with self._usable():
+        with self._usable(mode):
             mapped = np.memmap(self.column(column), np.dtype(column.dtype), mode, shape=(self.num_rows, *column.shape))
         # Not the memmap itself: every slice of it would be one, which costs more than the slice.
         return np.asarray(mapped)
@@ -185,14 +185,14 @@ class RingFiles:
         with self._usable():
             return np.asarray(np.memmap(self.header, HEADER, "r+", shape=(2,))), newest
 
-    def newest_header(self) -> np.ndarray | None:
+    def newest_header(self, mode: Literal["r", "r+"] = "r+") -> np.ndarray | None:
         """A copy of the newest whole header, None if there is none.
 
         Raises:
           UserError: The file can't be opened.
         """
         content, headers = b"", list[np.ndarray]()
-        with self._usable(), contextlib.suppress(FileNotFoundError):
+        with self._usable(mode), contextlib.suppress(FileNotFoundError):
             content = self.header.read_bytes()
         if len(content) == 2 * HEADER.itemsize:
             for slot in (content[: HEADER.itemsize], content[HEADER.itemsize :]):
@@ -279,11 +279,15 @@ class RingFiles:
                         os.posix_fallocate(file.fileno(), 0, max(1, size))
 
     @contextlib.contextmanager
-    def _usable(self) -> Iterator[None]:
+    def _usable(self, mode: Literal["r", "r+"] = "r+") -> Iterator[None]:
         """Tells the user what to do where the files can't be read or written."""
         try:
             yield
         except OSError as error:
+            if mode == "r":
+                raise UserError(
+                    f"the replay ring in {self.folder} can't be read ({error.strerror}): give another run"
+                ) from None
             raise UserError(
                 f"the replay ring needs {self.num_bytes:,} bytes that can be written in {self.folder} "
                 f"({error.strerror}): lower buffer_size, free space, or set SAC_REPLAY_DIR to another disk"

@@ -79,7 +79,8 @@ class SnapshotWriter:
             try:
                 self._checkpoints.mkdir(exist_ok=True)
                 partial.mkdir()
-            except FileNotFoundError:  # A run directory that was moved away may be put back.
+            except OSError as error:  # Also of a run directory that was moved away: it may be put back.
+                self._tell(name, error)
                 return False
         if name in self._under_way or not partial.is_dir() or (partial / REPLAY).exists():
             return False
@@ -144,8 +145,7 @@ class SnapshotWriter:
                 if is_far:
                     self._complete(name)
             except (OSError, OverwrittenError) as error:
-                self.error = f"{name}: {error}"
-                logging.error("the replay server's part of %s can't be written: %s", name, error)
+                self._tell(name, error)
             else:
                 self.error = None
                 self.written += 1
@@ -154,6 +154,10 @@ class SnapshotWriter:
             finally:
                 self._look_at = 0.0
                 del self._under_way[name]
+
+    def _tell(self, name: str, error: Exception) -> None:
+        self.error = f"{name}: {error}"
+        logging.error("the replay server's part of %s can't be written: %s", name, error)
 
     def _write(self, name: str, file: str, data: bytes) -> None:
         """Whole or not at all."""

@@ -43,7 +43,7 @@ class StoredRing(RingRows):
     def __init__(self, folder: Path) -> None:
         folder = ring_folder(folder)
         files = RingFiles.find(folder)
-        header = files.newest_header() if files is not None else None
+        header = files.newest_header("r") if files is not None else None
         if files is None or header is None:
             raise UserError(
                 f"the replay ring in {folder} can't be read: it is damaged, or another version of this program made "

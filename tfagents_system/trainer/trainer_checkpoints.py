@@ -60,9 +60,13 @@ class ReplaySnapshots:
         self._connection, self.is_far = connection, is_far
         self.status = connection.newest(tables.STATUS)
 
-    def ask(self, name: str) -> None:
-        """Has it write its part of the checkpoint with this name; may be repeated until that is there."""
-        self._connection.try_put(tables.SNAPSHOTS, tables.Snapshot(name, self.is_far).to_wire(), _ASK_SECS)
+    def ask(self, name: str) -> bool:
+        """Has it write its part of the checkpoint with this name; may be repeated until that is there.
+
+        Returns:
+          Whether it has confirmed that it was asked.
+        """
+        return self._connection.try_put(tables.SNAPSHOTS, tables.Snapshot(name, self.is_far).to_wire(), _ASK_SECS)
 
     def is_wanted(self) -> bool:
         """Whether the ring is about to overwrite what older checkpoints need."""
@@ -208,9 +212,8 @@ class TrainerCheckpoints:
                 return
             if now >= ask_at:
                 ask_at = now + _ASK_AGAIN_SECS
-                self._snapshots.ask(kept_checkpoints.finished_name(partial))
-            if self._snapshots.is_far:
-                return  # It completes one of its own.
+                if self._snapshots.ask(kept_checkpoints.finished_name(partial)) and self._snapshots.is_far:
+                    return  # It completes one of its own.
             time.sleep(_POLL_SECS)
 
 

@@ -171,7 +171,7 @@ def from_wire(arrays: Sequence[np.ndarray], layout: Layout) -> Iterator[Segment]
     for header in fields:
         ends.append(list(map(operator.add, ends[-1], layout.lengths(*_steps_and_rows(header)))))
     for place, (column, length) in enumerate(zip(columns, ends[-1], strict=True)):
-        if malformed is not None:  # What comes behind the place of that header is not known.
+        if malformed is not None and arrays[place].ndim:  # What comes behind the place of that header is not known.
             arrays[place] = arrays[place][:length]
         array, expected = arrays[place], (length, *column.shape)
         _require(

@@ -135,7 +135,6 @@ class Snapshot:
     Attributes:
       checkpoint: Name of the checkpoint.
       is_far: The trainer does not see the replay server's run directory: a checkpoint without an agent is made there.
-        It asks once.
     """
 
     checkpoint: str
