@@ -237,6 +237,12 @@ def test_texts_of_clients_can_not_control_the_terminal_of_who_reads_the_log(
     assert "refused" in caplog.text and "\x1b" not in caplog.text and 501 * "c" not in caplog.text
 
 
+def test_each_reason_is_told(shared: Running, caplog: pytest.LogCaptureFixture) -> None:
+    for reason in ("one", "other", "one"):
+        shared.gateway._count(reason, "peer", "why")
+    assert caplog.text.count("refused peer: one") == caplog.text.count("refused peer: other") == 1
+
+
 def test_the_end_of_the_run_is_told(tmp_path: Path) -> None:
     with running_gateway(tmp_path) as running:
         with running.said(running.hello()) as (stream, _):

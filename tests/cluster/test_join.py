@@ -391,6 +391,13 @@ def test_the_closing_line_says_who_has_stopped_the_run(
     assert f"joined: {closing}" in capfd.readouterr().out
 
 
+def test_a_run_that_goes_on_is_not_said_to_be_stopped(running: RunPaths) -> None:
+    tell(running, "running")
+    assert join.how_it_ended("stopped", running).endswith("the run goes on")
+    tell(running, "stopped", message="the run was stopped where its replay server is")
+    assert join.how_it_ended("stopped", running) == "the run was stopped"
+
+
 def test_a_signal_ends_them_alone(folder: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]) -> None:
     once_up(folder, stop.set, WORKERS)
     assert workers_in(folder, stop, SAVES).run() == 75

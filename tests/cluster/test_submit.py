@@ -361,6 +361,16 @@ def test_what_was_frozen_is_checked_before_it_is_queued(user: User, options: tup
     assert len(user.calls) == (not options) and user.folder.joinpath("run_array").exists() == (not options)
 
 
+@pytest.mark.parametrize(
+    ("option", "memory"),
+    [("--mem=2G", "2048"), ("--mem=3000", "3000"), ("--mem=0", ""), ("--mem-per-cpu=2G", "")],
+)
+def test_the_memory_that_was_asked_for_is_checked(user: User, option: str, memory: str) -> None:
+    checks(user, "exit 0")
+    assert user.submit(option).returncode == 0
+    assert (user.tools / "../env/bin/python.check").read_text().endswith(f" memory {memory}\n")
+
+
 @pytest.mark.parametrize("options", [(), ("--dry_run",)])
 def test_what_the_check_refuses_is_not_queued(user: User, options: tuple[str, ...]) -> None:
     checks(user, "echo 'ok    config  fine'; echo 'ERROR params  num_iter is missing'; exit 2")

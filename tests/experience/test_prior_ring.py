@@ -67,6 +67,12 @@ def test_files_and_runs_become_one_ring(tmp_path: Path) -> None:
     np.testing.assert_array_equal(drawn.discount.reshape(-1)[of_file] == 0, last[of_file])
 
 
+def test_a_source_that_is_named_twice_counts_twice(tmp_path: Path) -> None:
+    columns.write(tmp_path / "demos.npz", [episode(0, 4)])
+    build(2 * [tmp_path / "demos.npz"], tmp_path / "made", CONVERSION, print)
+    assert ring_of(tmp_path / "made").training_steps == 8
+
+
 def test_all_that_does_not_fit_is_told_together(tmp_path: Path) -> None:
     run = tmp_path / "run" / "replay"
     Ring.open(run, LAYOUT.__class__(LAYOUT.observation[:1], LAYOUT.action), 60, 24)

@@ -61,6 +61,12 @@ def test_what_waits_in_files_is_not_called_sent(paths, monkeypatch):
     assert lines[0] == f"track:  {where}"
 
 
+def test_why_there_is_no_video_is_found_among_other_lines_and_bytes(paths, monkeypatch):
+    paths.log("video").write_text("note: no video: of an earlier start\n")
+    tells = "import os; os.write(1, b'\\xff\\nnote: no video: no frames\\n' + 5 * b'playing\\n')"
+    assert results(paths, monkeypatch, ["", tells, ""])[1] == "video:  none, no frames"
+
+
 def test_a_disk_that_nothing_can_be_written_to_is_told(paths, monkeypatch):
     paths.logs.rmdir()
     paths.logs.write_text("")  # Whoever is root may write into read-only folders.

@@ -128,6 +128,13 @@ def test_observations_of_the_check_are_like_those_that_were_seen(kind):
     assert np.ptp(actions, axis=0).min() > 0.002
 
 
+@pytest.mark.parametrize(("low", "high"), [([-1.0, 0.0], [1.0, 0.0]), ([1e4, -1.0], [1e4 + 1.0, 1.0])])
+def test_bounds_that_float32_can_not_part_are_no_difference(low, high, tmp_path):
+    spec = tensor_spec.BoundedTensorSpec((2,), tf.float32, low, high, "action")
+    source = source_of(trained(VECTOR).policy, actions=actions_of(spec))
+    assert export_files.write(source, "numpy", tmp_path)[1] < 1e-4
+
+
 def one(batch, k):
     return tf.nest.map_structure(lambda leaf: leaf[k], batch)
 

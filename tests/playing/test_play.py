@@ -24,7 +24,7 @@ from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.examples.racing import params as racing
 from tfagents_system.machine.signals import STOP_SIGNALS
-from tfagents_system.playing import play
+from tfagents_system.playing import play, saved_run
 
 
 class Params(FakeParams):
@@ -110,6 +110,12 @@ def test_played_episodes_are_those_of_an_evaluation_in_their_order(
     episodes = play.play(params, tmp_path, 6, seed=0)
     assert tracks == [f"closed/held_out/{k}" for k in (0, 1, 2, 3, 4, 0)]
     assert len(episodes) == 6
+
+
+def test_the_python_of_a_run_need_not_be_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SAC_ENV_PYTHON", raising=False)
+    process = saved_run._process({"start": {"variables": {"env_python": "/nowhere/python"}}})
+    assert process is not None and process.python == Path("/nowhere/python")
 
 
 def test_its_resets_know_of_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:

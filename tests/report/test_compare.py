@@ -186,6 +186,11 @@ def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path: Path) -> Non
     assert [group.name for group in groups] == ["exp discount=0.9", "exp discount=0.99", "SAC"]
 
 
+def test_a_single_run_has_its_name(tmp_path: Path) -> None:
+    (group,) = group_runs(read_runs([our_run(tmp_path / "exp", [1.0], params={"discount": 0.9})]))
+    assert group.name == "exp discount=0.9"
+
+
 def test_patterns_decide_first(tmp_path: Path) -> None:
     runs = read_runs([our_run(tmp_path / name, [1.0]) for name in ("a_task_0", "a_task_1", "b_task_0", "c")])
     groups = group_runs(runs, ["mine=[ab]_task_0", "b_*", f"{tmp_path}/c"])

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -206,6 +207,20 @@ def test_files_of_wandb_have_one_id_and_rows_of_rising_steps_after_a_kill_and_a_
     ]
     everything = [path.read_bytes() for path in paths.exp_dir.glob("wandb/**/*") if path.is_file()]
     assert everything and not any(b"s3cret" in each for each in everything)
+
+
+def test_rows_that_wandb_had_queued_before_a_kill_are_sent_again(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, server = list[dict[str, float]](), dict[str, float]()
+    run = MagicMock(log=log.append, summary=server)
+    monkeypatch.setitem(sys.modules, "wandb", MagicMock(init=lambda **settings: run))
+    tracked = keep_tracked(paths, {"wandb": "online"})
+    write_metrics(paths, [row(100), row(100, EVAL), row(200)])
+    Tracker(paths, tracked, print).look()
+    server |= {**log[0], **log[1]}
+    Tracker(paths, tracked, print).look()
+    assert [each["env_steps"] for each in log] == [100, 100, 200, 200]
 
 
 # MLflow, at a server with SQLite and at addresses where nobody answers.

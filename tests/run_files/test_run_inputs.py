@@ -223,6 +223,7 @@ def test_long_differences_are_cut(tmp_path: Path) -> None:
             (tmp_path / name).write_text("\n".join(lines))
         return run_inputs._differences(tmp_path / "before", tmp_path / "a.py", "a.py")
 
+    assert run_inputs.shown({"a.py": ["+\x1b[2J"]}) == ["+?[2J"]
     whole = differences([f"x{k}" for k in range(100)], [f"y{k}" if k % 10 == 3 else f"x{k}" for k in range(100)])
     shown = run_inputs.shown({"a.py": whole})
     assert shown[:24] == whole[:24] and shown[24:] == [f"... and {len(whole) - 24} lines more"]
@@ -262,16 +263,22 @@ def test_it_is_looked_for_in_the_run_then_beside_the_params_then_in_the_working_
     monkeypatch.chdir(tmp_path / "here")
     params, section = tmp_path / "params/params.py", {"input_files": {"laps": "mine.csv"}}
     assert with_paths(section, params) == section and with_paths({"horizon": 3}, params) == {"horizon": 3}
-    for folder in ("here/mine.csv", "params/mine.csv", "params/input_files/laps.csv"):
+    record(tmp_path / "params/input_files/laps.csv", "")
+    for folder in ("here/mine.csv", "params/mine.csv"):
         record(tmp_path / folder, "")
-        assert file_of(params, section) == str(tmp_path / folder)
+        assert file_of(params, section) == str(tmp_path / folder), "no run's copy"
+    record(tmp_path / "params/run.json", "{}")
+    assert file_of(params, section) == str(tmp_path / "params/input_files/laps.csv")
     assert section == {"input_files": {"laps": "mine.csv"}}
     (tmp_path / "params/input_files/laps.csv").unlink()
     elsewhere = record(tmp_path / "other.csv", "")
     assert file_of(params, {"input_files": {"laps": str(elsewhere)}}) == str(elsewhere)
 
 
-@pytest.mark.parametrize("section", ["laps.csv", {"laps": 3}, {"a/b": "laps.csv"}, {"laps": ""}])
+@pytest.mark.parametrize(
+    "section",
+    ["laps.csv", {"laps": 3}, {"a/b": "laps.csv"}, {"laps": ""}, {"laps": "~nosuch/x.csv"}, {"laps": 256 * "x"}],
+)
 def test_input_files_are_paths_by_name(section: Any, tmp_path: Path) -> None:
     (finding,) = check_input_files({"input_files": section})
     assert "correct it" in finding and with_paths({"input_files": section}, tmp_path) == {"input_files": section}

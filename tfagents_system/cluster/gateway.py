@@ -204,6 +204,7 @@ class Gateway:
         self._paths, self._identity, self._settings, self._run = paths, identity, settings, run
         self._replay_port, self.slots, self._password = replay_port, slots, password.encode()
         self.refused = collections.Counter[str]()
+        self._told_at: dict[str, float] = {}
         self.started = time.time_ns()
         self._end = ""
 
@@ -265,9 +266,10 @@ class Gateway:
 
     def _count(self, reason: str, peer: str, message: str) -> None:
         self.refused[reason] += 1
-        text = "refused %s: %s (%d so far): %s"
-        words = peer, reason, self.refused[reason], clean_text(message)
-        logging.log_every_n_seconds(logging.WARNING, text, _SPEAK_SECS, *words)
+        if (now := time.monotonic()) - self._told_at.get(reason, -_SPEAK_SECS) < _SPEAK_SECS:
+            return
+        self._told_at[reason] = now
+        logging.warning("refused %s: %s (%d so far): %s", peer, reason, self.refused[reason], clean_text(message))
 
     async def _check(self, hello: Hello) -> None:
         """Raises RefusedError unless the client may join."""

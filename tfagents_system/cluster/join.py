@@ -442,10 +442,13 @@ def state_of_run(run: RunPaths) -> str | None:
 
 def how_it_ended(state: str, run: RunPaths | None) -> str:
     """`the run was stopped by SIGINT on node7`, as far as its directory can be seen and says so."""
-    status = read_status(run.status_json) if run is not None else None
-    message = (status or {"run": {}})["run"].get("message")
+    told = ((read_status(run.status_json) if run is not None else None) or {"run": {}})["run"]
+    message = told.get("message") or ""
     if state == "stopped":
-        return f"the run was {message} on {status['run'].get('host')}" if status and message else "the run was stopped"
+        if message.startswith("stopped by "):
+            return f"the run was {message} on {told.get('host')}"
+        goes_on = run is not None and state_of_run(run) in ("starting", "running")
+        return "another program has ended them, and the run goes on" if goes_on else "the run was stopped"
     return f"the run has failed: {message}" if state == "failed" and message else f"the run is {state}"
 
 

@@ -42,6 +42,7 @@ _ONCE_FLAGS = ("-H", "--hold", "-W", "--wait", "--parsable", "--test-only", "-Q"
 _ONCE_OPTIONS = (("-b", "--begin"), ("-d", "--dependency"))
 _GPU_OPTION = re.compile(r" (-G|--gpus|--(gres|tres)[^ ]*[= ][^ ]*gpu)")
 _MEMORY_OPTION = re.compile(r" --mem(?:-per-[a-z]+)?[= ]")
+_MEGABYTES = re.compile(r" --mem[= ]([1-9]\d*)([KMGT]?)(?= |$)", re.IGNORECASE)
 
 # The vars file may refer to these, which the job alone knows: `@NAME@` stands for them until the job expands it.
 _OF_JOB = {
@@ -380,8 +381,7 @@ def check(run: Run, target: Path, environ: Mapping[str, str]) -> None:
     secs = os.environ.get("TFAGENTS_CHECK_SECS") or _CHECK_SECS  # Tests have more, on machines that are busy.
     _say(f"checking params, environment and memory, for at most {secs} s (--no_check leaves it out)")
     script, variables = target / "package/tfagents_system/launch/run_script.sh", target / "variables.sh"
-    memory_mb = "" if _MEMORY_OPTION.search(run.options.text) else str(run.memory_mb)  # Else the cluster knows it.
-    of_job = {"SLURM_JOB_ID": "0", "SLURM_RESTART_COUNT": "0", "TFAGENTS_JOB_MB": memory_mb}
+    of_job = {"SLURM_JOB_ID": "0", "SLURM_RESTART_COUNT": "0", "TFAGENTS_JOB_MB": _memory_of_job(run)}
     of_job |= {"SLURM_ARRAY_TASK_ID": run.options.first_task} if run.options.array else {}
     done = subprocess.run(
         ["timeout", "--foreground", "--kill-after=2", secs, script, "--check", *run.options.run, variables],
@@ -411,6 +411,14 @@ def _why_unchecked(run: Run) -> str:
             return f"the environment is that of {name}"
     python = run.environ.get("SAC_PYTHON", "").strip()
     return f"SAC_PYTHON={python} is no program here" if python and shutil.which(python) is None else ""
+
+
+def _memory_of_job(run: Run) -> str:
+    """MiB; empty where an option leaves that to the cluster."""
+    if not _MEMORY_OPTION.search(run.options.text):
+        return str(run.memory_mb)
+    given = _MEGABYTES.search(run.options.text)
+    return "" if given is None else str(int(int(given[1]) * 1024.0 ** ("KMGT".index(given[2].upper() or "M") - 1)))
 
 
 def sbatch_command(options: Options, snapshot: Path) -> list[str]:

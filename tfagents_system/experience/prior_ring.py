@@ -45,25 +45,25 @@ def build(
       UserError: A source can't be read, does not fit, or has numbers that are not finite; with all that is wrong.
     """
     most = conversion.layout.max_segment_steps(sequence_length)
-    read, findings = dict[str, Callable[[], Iterable[Segment]]](), list[str]()
+    read, findings = list[tuple[str, Callable[[], Iterable[Segment]]]](), list[str]()
     for source in map(str, sources):
         try:
-            read[source] = _segments(source, conversion, most, tell)
+            read.append((source, _segments(source, conversion, most, tell)))
         except UserError as error:
             findings += [f"prior_data: {finding}" for finding in error.findings]
     if findings:
         raise UserError(*findings)
-    sizes = [segment.num_rows for segments in read.values() for segment in segments()]
+    sizes = [segment.num_rows for _, segments in read for segment in segments()]
     if not sizes:
         raise UserError("prior_data holds no step: give another data set")
     ring = Ring.open(folder, conversion.layout, sum(sizes), max(sizes))
-    for source, segments in read.items():
+    for source, segments in read:
         add_segments(ring, segments(), Path(source), frame_stack)
     if not ring.training_steps:
         raise UserError("prior_data holds no step that may be trained on, all of it was held out: give another run")
     ring.make_durable()
     megabytes = ring.filled_rows * ring.layout.step_bytes / 2**20
-    return f"{', '.join(read)}: {ring.training_steps:,} steps in {megabytes:,.1f} MiB"
+    return f"{', '.join(source for source, _ in read)}: {ring.training_steps:,} steps in {megabytes:,.1f} MiB"
 
 
 def _segments(source: str, conversion: Conversion, most: int, tell: Tell) -> Callable[[], Iterable[Segment]]:

@@ -206,8 +206,8 @@ def write_results(
         log = paths.log(name)
         try:
             say(doing)
-            problem = _run(starter, module, arguments, cpus, environ, log, stop)
-            result = _result_of(name, paths, log) if problem is None else ""
+            problem, written = _run(starter, module, arguments, cpus, environ, log, stop)
+            result = _result_of(name, paths, written) if problem is None else ""
         except OSError as error:  # A full or read-only disk, no process left.
             problem = f"{error.filename or log}: {error.strerror or error}"
         if problem is None:
@@ -219,16 +219,16 @@ def write_results(
     return [*lines, f"policy: {paths.policies / 'greedy_policy'}"]
 
 
-def _result_of(name: str, paths: RunPaths, log: Path) -> str:
+def _result_of(name: str, paths: RunPaths, written: Sequence[str]) -> str:
     """Where the result of a program is, once it has succeeded; of the tracker its last line."""
     if name == "video":
-        for line in log.read_text(encoding="utf-8").splitlines()[-3:]:
+        for line in written:
             if line.startswith("note: no video: "):
                 return f"none, {line.removeprefix('note: no video: ')}"
         videos = sorted(paths.videos.glob("*.mp4"), key=lambda path: path.stat().st_mtime)
         return str(videos[-1] if videos else paths.videos)
     if name == "track":
-        return log.read_text(encoding="utf-8").splitlines()[-1]
+        return written[-1]
     return str(paths.learning_curve if name == "plot" else paths.report)
 
 
@@ -240,17 +240,17 @@ def _run(
     environ: Mapping[str, str],
     log: Path,
     stop: StopFlag,
-) -> str | None:
+) -> tuple[str | None, list[str]]:
     """Runs a program that may fail, take too long, or be cut short by a stop signal.
 
     Returns:
-      None when it succeeded, else why it did not, with the last line that it wrote.
+      None when it succeeded, else why it did not, with the last line that it wrote; and its lines.
 
     Raises:
       OSError: It can't be started, or its log can't be read.
     """
     if stop.is_set():
-        return "stopped by a signal"
+        return "stopped by a signal", []
     start = log.stat().st_size if log.exists() else 0
     process = starter.start_module(module, arguments, cpus, environ, log)
     deadline_secs = _VIDEO_DEADLINE_SECS if module == "tfagents_system.run" else _DEADLINE_SECS
@@ -262,12 +262,10 @@ def _run(
         wait_until(lambda: process.poll() is not None, KILL_SECS)
     kill_session(process.pid)
     if is_late:
-        return "stopped by a signal" if stop.is_set() else f"it took more than {deadline_secs:g} s (log in {log})"
-    if process.returncode == 0:
-        return None
+        return "stopped by a signal" if stop.is_set() else f"it took more than {deadline_secs:g} s (log in {log})", []
     written = log.read_bytes()[start:].decode(errors="replace")
     lines = [line.strip() for line in written.splitlines() if line.strip()] or [f"exit code {process.returncode}"]
-    return f"{lines[-1].removeprefix('error: ')} (log in {log})"
+    return None if process.returncode == 0 else f"{lines[-1].removeprefix('error: ')} (log in {log})", lines
 
 
 def say(text: str) -> None:

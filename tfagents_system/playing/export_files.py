@@ -36,7 +36,6 @@ from tfagents_system.policies.files import FILE_NAME, PLAYER, load_policy, load_
 from tfagents_system.policies.names import iteration_of
 from tfagents_system.policies.network_check import TOLERANCE, greedy_difference, mode, random_episodes
 from tfagents_system.policies.weights import assign_weights, named_variables, read_weights
-from tfagents_system.policies.worker_policy import FixedPolicy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -135,18 +134,30 @@ def largest_difference(source: Source, exported: py_policy.PyPolicy) -> float:
     As a share of half the action's range, or as of `network_check.regret`. Compares several steps of several episodes,
     one by one and together; NaN where an action is.
     """
-    one_by_one = [FixedPolicy(policy, source.actions, _EPISODES) for policy in (source.reference, exported)]
+    policies = source.reference, exported
+    states = [[policy.get_initial_state(1) for _ in range(_EPISODES)] for policy in policies]
     state, differences = exported.get_initial_state(_EPISODES), []
     for steps, distribution in random_episodes(source.policy, _EPISODES, _STEPS, np.random.default_rng(0)):
         together = exported.action(ts.TimeStep(steps.step_type, steps.reward, steps.discount, steps.spec), state)
         state = together.state
-        try:
-            chosen = [policy.act(steps, True)[0] for policy in one_by_one]
-        except FloatingPointError:
-            return float("nan")
-        chosen.append(np.stack([source.actions.to_agent(action) for action in together.action]))
-        differences += [greedy_difference(actions, distribution) for actions in chosen]
+        chosen = [together.action]
+        for policy, own in zip(policies, states, strict=True):
+            taken = [policy.action(steps.row(lane), own[lane]) for lane in range(_EPISODES)]
+            own[:] = [step.state for step in taken]
+            chosen.append([step.action for step in taken])
+        differences += [_difference(np.stack(actions), distribution, source.actions) for actions in chosen]
     return float(np.max(differences))
+
+
+def _difference(chosen: np.ndarray, distribution: Any, actions: LeafActions) -> float:
+    """Of actions in the environment's units, beyond one float32 rounding at their bounds."""
+    if actions.rows is not None:
+        return greedy_difference(np.stack([actions.to_agent(action) for action in chosen]), distribution)
+    spec = actions.environment_spec
+    low, high = np.asarray(spec.minimum, float), np.asarray(spec.maximum, float)
+    half, rounding = (high - low) / 2, np.spacing(np.maximum(abs(low), abs(high)).astype(np.float32))
+    difference = abs(chosen - in_environment_units(mode(distribution), actions).numpy().astype(float))
+    return float(np.max(np.maximum(difference - rounding, 0) / np.where(half > 0, half, 1)))
 
 
 def _write_numpy(source: Source, folder: Path) -> Path:

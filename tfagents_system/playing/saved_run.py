@@ -163,11 +163,13 @@ def load_run_params(paths: RunPaths | None, params_flag: str | None, config_flag
 def _process(run: Mapping[str, Any]) -> ProcessSettings | None:
     """As SAC_ENV_PYTHON and SAC_STEP_TIMEOUT_SECS say now; where one is not set, as the run was trained."""
     trained = run.get("start", {}).get("variables", {})
-    names = {"SAC_ENV_PYTHON": "env_python", "SAC_STEP_TIMEOUT_SECS": "step_timeout_secs"}
-    of_run = {name: str(trained[field]) for name, field in names.items() if trained.get(field) is not None}
-    values, findings = read_variables({**of_run, **os.environ}, vars_file=None, root=_ROOT)
-    if wrong := [text for text in findings if text.startswith(tuple(f"{name}=" for name in names))]:
+    values, findings = read_variables(os.environ, vars_file=None, root=_ROOT)
+    if wrong := [text for text in findings if text.startswith(("SAC_ENV_PYTHON=", "SAC_STEP_TIMEOUT_SECS="))]:
         raise UserError(*wrong)
+    if "SAC_ENV_PYTHON" not in os.environ and trained.get("env_python"):
+        values["env_python"] = Path(trained["env_python"])
+    if "SAC_STEP_TIMEOUT_SECS" not in os.environ and trained.get("step_timeout_secs"):
+        values["step_timeout_secs"] = trained["step_timeout_secs"]
     return ProcessSettings.of(values)
 
 

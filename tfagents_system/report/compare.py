@@ -14,6 +14,7 @@ import csv
 import dataclasses
 import fnmatch
 import math
+import os
 import re
 import warnings
 import zipfile
@@ -219,11 +220,11 @@ def group_runs(runs: Sequence[Run], patterns: Sequence[str] = ()) -> list[Group]
     """
     ours = [run for run in runs if run.source in (METRICS, TRAINING)]  # Other runs have no settings to compare.
     words = {run.folder: in_words(own) for run, own in zip(ours, differing([r.settings for r in ours]), strict=True)}
-    several = len({run.experiment for run in runs}) > 1
+    has_names = len(runs) == 1 or len({run.experiment for run in runs}) > 1
     by_name: dict[str, list[Run]] = {}
     for run in runs:
         settings = words.get(run.folder, "")
-        name = " ".join(filter(None, [run.experiment if several or not settings else "", settings]))
+        name = " ".join(filter(None, [run.experiment if has_names or not settings else "", settings]))
         by_name.setdefault(_matching(run, patterns) or name, []).append(run)
     return [Group(name, tuple(members)) for name, members in by_name.items()]
 
@@ -421,11 +422,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--metric", default=RETURN, metavar="COLUMN", help=f"of metrics.csv, such as {SUCCESS} (default: {RETURN})"
     )
     parser.add_argument(
-        "--output", type=Path, help=f"default: {_PICTURE} beside the first run; the table is written as .csv"
+        "--output", type=Path, help=f"default: {_PICTURE} beside the first run, or here; the table is written as .csv"
     )
     args = parser.parse_args(argv)
     folders = runs_among(args.run)
-    output = args.output or folders[0].resolve().parent / _PICTURE
+    beside = folders[0].resolve().parent
+    output = args.output or (beside if os.access(beside, os.W_OK) else Path()) / _PICTURE
     findings = []
     if output.suffix.lower() != ".png":
         findings.append(f"--output must be a .png file, found {output}: the table goes beside it, as .csv")

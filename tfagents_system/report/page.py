@@ -461,7 +461,7 @@ def _own_returns(model: RunModel, most: int) -> Iterable[tuple[Xs, Any]]:
         )
     xs, y = series(model.rows, TRAIN_RETURN, most)
     yield xs, Scatter(y=y, name="training, mean", line={"color": "#0072B2", "width": 1.6})
-    evaluated = [row for row in model.rows if row.get(RETURN) is not None]
+    evaluated = [row for row in model.rows if (value := row.get(RETURN)) is not None and math.isfinite(value)]
     xs, y = series(evaluated, RETURN, len(evaluated))
     stds = [row.get("eval_return_std") or 0.0 for row in evaluated]
     low, high = ([mean + sign * std for mean, std in zip(y, stds, strict=True)] for sign in (-1, 1))
@@ -478,9 +478,8 @@ def _own_returns(model: RunModel, most: int) -> Iterable[tuple[Xs, Any]]:
             hovertemplate="evaluation %{y} ± %{customdata:.4g}<extra></extra>",
         ),
     )
-    best = [
-        row for row in evaluated if checkpoint_name(int(row["train_step"] or 0)) == model.best_json.get("checkpoint")
-    ]
+    checkpoint = model.best_json.get("checkpoint")
+    best = [row for row in evaluated if checkpoint_name(int(row.get("train_step") or 0)) == checkpoint]
     star = {"symbol": "star", "size": 15, "color": "#E69F00", "line": {"color": "#1b2733", "width": 1}}
     if best:
         yield _xs(best[-1:]), Scatter(y=[best[-1][RETURN]], name="best policy", mode="markers", marker=star)

@@ -183,5 +183,7 @@ def missing_runs(folders: Sequence[Path]) -> Iterator[str]:
             yield f"{folder} is a file: give a run directory, such as logs/reacher"
         elif not folder.is_dir():
             yield f"{folder} does not exist: give a run directory, such as logs/reacher"
+        elif RunPaths(folder).joined.is_dir() and not RunPaths(folder).status_json.exists():
+            yield f"{folder} has only logs of workers that joined a run elsewhere: give the run directory of their run"
         elif read_status(RunPaths(folder).status_json) is None:
             yield f"{folder} has no status.json: give a run directory, or wait until this one's first start is checked"

@@ -386,7 +386,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print a list of the status.json files, with `problems`, `settings`, and the folder's name as the run's",
+        help="print a list of the status.json files, with `problems`, `settings`, and as the name the path below "
+        "the runs' common folder",
     )
     args = parser.parse_args(argv)
     if hasattr(sys.stdout, "reconfigure"):

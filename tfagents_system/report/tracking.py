@@ -35,6 +35,8 @@ LIBRARY_VARIABLES = ("WANDB_PROJECT", "WANDB_ENTITY", "WANDB_RUN_GROUP", "WANDB_
 _DEFAULT_PROJECT = "tfagents_system"
 _FIRST_RETRY_SECS, _LAST_RETRY_SECS = 10.0, 300.0
 _ROWS_AT_ONCE = 10
+# Of the last row of a kind, as Weights & Biases tells them.
+_MARKS = {kind: (f"tracked/{kind}_iteration", f"tracked/{kind}_train_step") for kind in ("train", "eval")}
 _WANDB_INIT_SECS = 60
 # Of a request to MLflow, which the tracker repeats by itself.
 _MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM, _LONGEST_NAME, _REQUEST_SECS, _RETRIES = 1000, 100, 500, 240, 20, 1
@@ -100,14 +102,14 @@ class Destination(Protocol):
 class ToWandb:
     """A run of Weights & Biases, at a server or in files that `wandb sync` sends later.
 
+    The server tells how far a run has got: the package sends rows later, or never where it is killed.
     An offline run can't be resumed: each start writes its files anew, with all rows.
     """
 
-    name = "Weights & Biases"
+    name, key = "Weights & Biases", "wandb"
 
     def __init__(self, paths: RunPaths, tracked: Tracked) -> None:
         self._paths, self._id, self._is_offline = paths, tracked.run_id, tracked.wandb == "offline"
-        self.key = "wandb_offline" if self._is_offline else "wandb"
         self._project = os.environ.get("WANDB_PROJECT") or _DEFAULT_PROJECT
         self._run: Any = None
 
@@ -116,7 +118,6 @@ class ToWandb:
 
         self.finish(is_done=False)  # After an attempt that failed.
         if self._is_offline:
-            sent.clear()
             for folder in self._offline_folders():
                 shutil.rmtree(folder)
         self._run = wandb.init(
@@ -142,10 +143,14 @@ class ToWandb:
         )
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
+        sent.clear()
+        for kind, marks in _MARKS.items():
+            if None not in (place := [self._run.summary.get(mark) for mark in marks]):
+                sent[kind] = place
 
     def send(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            self._run.log(dict(row))
+            self._run.log({**row, **dict(zip(_MARKS[_kind(row)], _position(row), strict=True))})
 
     def finish(self, is_done: bool) -> None:
         if self._run is not None:

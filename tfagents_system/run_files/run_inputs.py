@@ -24,6 +24,7 @@ from typing import Any
 from tfagents_system.checks.called_as import option
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import leads_into, read_json, write_atomically
+from tfagents_system.run_files.heartbeat import clean_text
 from tfagents_system.run_files.params_folder import copy_files, sha256_of
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
@@ -184,7 +185,7 @@ def _copy_and_source(paths: RunPaths, name: str, params: Path, config: Path) -> 
 
 def shown(found: Mapping[str, Sequence[str]]) -> list[str]:
     """Differences, cut where they are long."""
-    lines = [line[:_MOST_WIDE] for differences in found.values() for line in differences]
+    lines = [clean_text(line, _MOST_WIDE) for differences in found.values() for line in differences]
     left = len(lines) - _MOST_LINES
     return lines if left <= 0 else [*lines[:_MOST_LINES], f"... and {left} lines more"]
 

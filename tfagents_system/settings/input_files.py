@@ -11,6 +11,7 @@ Environments' own processes import this: it needs nothing but Python 3.9.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +30,14 @@ def check_input_files(env_config: Mapping[str, Any]) -> list[str]:
     if not isinstance(section, Mapping):
         return [f'"{KEY}" must be an object of paths by name, found {shown(section)}: correct it']
     wrong = [name for name, text in section.items() if not (_NAME.fullmatch(name) and isinstance(text, str) and text)]
-    return [f'{KEY}.{name} must be a path, and its name of letters, digits, "_" and "-": correct it' for name in wrong]
+    rule = 'must be a path, and its name of letters, digits, "_" and "-"'
+    return [f"{KEY}.{name} {rule}: correct it" for name in wrong] or [
+        f"{KEY}.{name} must be a path of a known user, with names of at most 255 bytes, found {shown(text)}: correct it"
+        for name, text in section.items()
+        if (path := os.path.expanduser(text)).startswith("~")  # No such user.
+        or "\0" in path
+        or any(len(part.encode(errors="replace")) > 255 for part in path.split("/"))
+    ]
 
 
 def paths_of(env_config: Mapping[str, Any], folder: Path) -> dict[str, Path]:
@@ -42,7 +50,7 @@ def paths_of(env_config: Mapping[str, Any], folder: Path) -> dict[str, Path]:
     for name, text in _texts(env_config).items():
         path = Path(text).expanduser()
         for candidate in ((folder / path).absolute(), path.absolute()):
-            if candidate.is_file():
+            if os.path.isfile(candidate):  # Path.is_file raises where a folder can't be searched.
                 found[name] = candidate
                 break
     return found
@@ -57,8 +65,10 @@ def with_paths(env_config: Mapping[str, Any], params: Path) -> dict[str, Any]:
     texts = _texts(env_config)
     if not texts:
         return dict(env_config)
-    copies = {name: (params.parent / FOLDER / _copy_name(name, Path(text))).absolute() for name, text in texts.items()}
-    paths = paths_of(env_config, params.parent) | {name: copy for name, copy in copies.items() if copy.is_file()}
+    paths, folder = paths_of(env_config, params.parent), params.parent.absolute()
+    if (folder / "run.json").is_file():
+        copies = {name: folder / FOLDER / _copy_name(name, Path(text)) for name, text in texts.items()}
+        paths |= {name: copy for name, copy in copies.items() if copy.is_file()}
     return {**env_config, KEY: {**texts, **{name: str(path) for name, path in paths.items()}}}
 
 

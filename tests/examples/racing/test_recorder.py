@@ -1,4 +1,4 @@
-"""`python -m tfagents_system.racing`: a recorded lap, what a check prints and draws, and what is refused."""
+"""`sac racing`: a recorded lap, what a check prints and draws, and what is refused."""
 
 import json
 import os

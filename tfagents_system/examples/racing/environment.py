@@ -7,7 +7,7 @@ import functools
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 
 import gymnasium
 import numpy as np
@@ -42,7 +42,7 @@ def _is_track_name(value: Any) -> bool:
 
 Observations = Annotated[tuple[str, ...], Rule(f"a list of some of {', '.join(OBSERVATIONS)}", _are_observations)]
 TrackName = Annotated[
-    str | None,
+    Optional[str],  # noqa: UP045 (it may run under Python 3.9)
     Rule(
         f"a track's name, {CLOSED}/SPLIT/NUMBER such as {CLOSED}/train/3, where SPLIT is {TRAIN} or {HELD_OUT}",
         _is_track_name,
@@ -66,8 +66,8 @@ class RacingSettings:
     track: TrackName = None
     width: Annotated[float, number_in(5.0, 16.0), "metres"] = 8.0
     camera_channels: Literal[1, 3] = 1
-    off_track_metres: Annotated[Positive | None, "metres"] = 2.0
-    stuck_secs: Annotated[Positive | None, "seconds"] = 5.0
+    off_track_metres: Annotated[Optional[Positive], "metres"] = 2.0  # noqa: UP045
+    stuck_secs: Annotated[Optional[Positive], "seconds"] = 5.0  # noqa: UP045
     reward_per_metre: Positive = 1.0
     finish_reward: Annotated[float, number_where("a number of at least 0", lambda value: value >= 0)] = 20.0
 
