@@ -216,7 +216,7 @@ def test_what_is_not_there_is_told_before_a_user_s_code_runs(
     assert len(raised.value.findings) <= 2
 
 
-@pytest.mark.parametrize(("steps", "told"), [(20, ""), (30, ""), (400, "set buffer_size to at least")])
+@pytest.mark.parametrize(("steps", "told"), [(20, ""), (30, ""), (400, "raise buffer_size")])
 def test_segments_that_the_buffer_does_not_take_are_refused(
     environ: dict[str, str], tmp_path: Path, steps: int, told: str
 ) -> None:

@@ -233,7 +233,8 @@ def _write_folder(final: Path, write: Callable[[Path], None], **moment: int | No
     temporary.mkdir()
     with held(temporary) as folder:
         write(folder)
-        write_json(folder / MOMENT, {name: value for name, value in moment.items() if value is not None})
+        if moment:
+            write_json(folder / MOMENT, {name: value for name, value in moment.items() if value is not None})
     if final.exists():
         os.replace(final, before)
     os.replace(temporary, final)
