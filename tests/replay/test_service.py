@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+import reverb
 
 from tests.support.ports import free_port
 from tests.support.replay_service import Server, ask, take_block
@@ -375,6 +376,44 @@ def test_a_closed_connection_reads_no_more(server):
     while len(readers()) > before:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_what_is_not_confirmed_in_time_is_waited_for_by_its_writer(server, monkeypatch):
+    """Another writer's append may corrupt memory while one is at work that was given up."""
+
+    class Writer:
+        history = (np.zeros(1),)
+
+        def __init__(self):
+            self.appended, self.is_away = [], False
+            writers.append(self)
+
+        def append(self, arrays):
+            self.appended.append(arrays[0][0])
+
+        def create_item(self, *args):
+            pass
+
+        def flush(self, timeout_ms):
+            if self.is_away:
+                raise reverb.errors.DeadlineExceededError
+
+    writers = []
+    connection = Connection(server.connection.address, lambda: False)
+    monkeypatch.setattr(connection._client, "trajectory_writer", lambda **_: Writer())
+    first, second = ([np.full(1, value)] for value in (1.0, 2.0))
+    assert connection.try_put(tables.REPORTS, [np.zeros(1)], 0.01)
+    away = Writer()
+    away.is_away = True
+    monkeypatch.setattr(connection._client, "trajectory_writer", lambda **_: away)
+    assert not connection.try_put(tables.REPORTS, first, 0.01)
+    monkeypatch.setattr(connection._client, "trajectory_writer", lambda **_: Writer())
+    assert not connection.try_put(tables.REPORTS, first, 0.01)
+    assert not connection.try_put(tables.REPORTS, second, 0.01)
+    assert away.appended == [1.0] and len(writers) == 2, "nothing else is written meanwhile"
+    away.is_away = False
+    assert connection.try_put(tables.REPORTS, first, 0.01) and len(writers) == 2
+    assert connection.try_put(tables.REPORTS, second, 0.01) and writers[-1].appended == [2.0]
 
 
 def test_blocks_tell_how_many_updates_the_experience_asks_for(tmp_path):

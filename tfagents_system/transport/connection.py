@@ -137,6 +137,9 @@ class Connection:
         self._newest: list[NewestReader] = []
         self._stream: reverb.TrajectoryWriter | None = None
         self._stream_shapes: list[tuple[tuple[int, ...], np.dtype]] = []
+        # The writer of what the server has not confirmed in time, and its arrays. It sends them when the server is
+        # back. Reverb may corrupt memory where such a writer is given up and another one appends: it is waited for.
+        self._unconfirmed: tuple[reverb.TrajectoryWriter, Sequence[np.ndarray]] | None = None
 
     def close(self) -> None:
         """Ends the reader threads: those of queues and news at their next item or error, the others now.
@@ -165,7 +168,8 @@ class Connection:
     def put(self, table: str | Sequence[str], arrays: Sequence[np.ndarray], deadline_secs: float = 600.0) -> None:
         """Writes one item, into one or several tables, and waits until the server has it.
 
-        While the server is away, the item is written again until it is back: it may then arrive twice.
+        While the server is away, the item's writer waits for it. After an error it is written again, and may arrive
+        twice.
 
         Raises:
           StoppedError, ServerUnreachableError: See `Waiting.check`.
@@ -180,6 +184,12 @@ class Connection:
         shapes = [(array.shape, array.dtype) for array in arrays]
         is_streamed = names == [_STREAMED] and sum(array.nbytes for array in arrays) <= _STREAM_BYTES
         try:
+            if self._unconfirmed is not None:
+                writer, earlier = self._unconfirmed
+                self._confirm(writer, earlier, timeout_secs)
+                self._unconfirmed = None
+                if earlier is arrays:
+                    return True
             if is_streamed and self._stream is not None and shapes == self._stream_shapes:
                 writer = self._stream
             else:  # A writer keeps the shapes of its first item; another one takes 0.7 ms.
@@ -190,13 +200,15 @@ class Connection:
             for number, name in enumerate(names, 1):  # The data is sent once.
                 writer.create_item(name, 1.0, [column[-1:] for column in writer.history])
                 if number % _ITEMS_A_FLUSH == 0 or number == len(names):
+                    self._unconfirmed = writer, arrays if number == len(names) else []
                     self._confirm(writer, arrays, timeout_secs)
+            self._unconfirmed = None
+        except reverb.errors.DeadlineExceededError:
+            return False
         except (reverb.errors.ReverbError, RuntimeError) as error:
-            if is_streamed:
-                self._stream = None
-            if not isinstance(error, reverb.errors.DeadlineExceededError):
-                logging.log_every_n_seconds(logging.WARNING, "put %s: %s", 60, table, error)
-                time.sleep(min(timeout_secs, _RECONNECT_SECS))
+            self._unconfirmed = self._stream = None
+            logging.log_every_n_seconds(logging.WARNING, "put %s: %s", 60, table, error)
+            time.sleep(min(timeout_secs, _RECONNECT_SECS))
             return False
         return True
 
