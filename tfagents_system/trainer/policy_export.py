@@ -233,8 +233,8 @@ def _write_folder(final: Path, write: Callable[[Path], None], **moment: int | No
     temporary.mkdir()
     with held(temporary) as folder:
         write(folder)
-        if moment:
-            write_json(folder / MOMENT, {name: value for name, value in moment.items() if value is not None})
+        if known := {name: value for name, value in moment.items() if value is not None}:
+            write_json(folder / MOMENT, known)
     if final.exists():
         os.replace(final, before)
     os.replace(temporary, final)
