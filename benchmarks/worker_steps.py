@@ -260,7 +260,7 @@ def _record_actions(params: TrainParamsBase, episodes: int, greedy: bool) -> lis
         recorded[-1].append(action.copy())
         return step(action)
 
-    env._backend.step = record  # type: ignore[method-assign]
+    env._backend.step = record
     for _ in range(episodes):
         recorded.append([])
         collector.episodes(1)

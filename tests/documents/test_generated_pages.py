@@ -36,7 +36,7 @@ def test_the_reference_names_all_there_is() -> None:
         "../coming_from.md": [
             f"`{name}`"
             for setting in other_libraries.SETTINGS
-            if setting.libraries != ("TMRL",)
+            if setting.libraries != "TMRL"
             for name in setting.names
         ],
     }

@@ -162,4 +162,4 @@ def test_what_was_taken_over_has_numbers_of_its_own(tmp_path: Path) -> None:
     lengths = [3] * 12 + [4] * 4 + [2] * 2 + [5] * 5  # The last but one: of segments.
     assert (found.last - found.first).tolist() == lengths
     assert len(set(found.episode.tolist())) == 2 + 2 + 2 + 1
-    assert (ring.episode[np.arange(12)][:, 0] < 0).all()
+    assert ring.episode is not None and (ring.episode[np.arange(12)][:, 0] < 0).all()

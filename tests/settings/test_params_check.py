@@ -238,7 +238,7 @@ def test_all_findings_of_an_algorithm_are_told_at_once() -> None:
 
 
 def test_what_a_rule_has_found_before_a_wrong_value_is_told() -> None:
-    optimizers = {"critic_optimizer": {"momentum": 0.9}, "alpha_optimizer": {"name": "Adam"}}
+    optimizers: dict[str, Any] = {"critic_optimizer": {"momentum": 0.9}, "alpha_optimizer": {"name": "Adam"}}
     assert len(findings_for(**optimizers)) == 2
 
 

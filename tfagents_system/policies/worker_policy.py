@@ -44,18 +44,18 @@ class LaneSteps:
       spec: A nest of an observation's structure.
     """
 
-    step_type: Sequence[Any] | np.ndarray
-    reward: Sequence[Any] | np.ndarray
-    discount: Sequence[Any] | np.ndarray
+    step_type: np.ndarray
+    reward: np.ndarray
+    discount: np.ndarray
     observation: Sequence[np.ndarray]
     spec: Any
 
     @classmethod
     def of(cls, time_steps: Sequence[ts.TimeStep]) -> LaneSteps:
         """Of unbatched time steps."""
-        types, rewards, discounts, observations = zip(*time_steps, strict=True)
+        *numbers, observations = zip(*time_steps, strict=True)
         leaves = [np.array(parts) for parts in zip(*map(tree.flatten, observations), strict=True)]
-        return cls(types, rewards, discounts, leaves, observations[0])
+        return cls(*map(np.array, numbers), leaves, observations[0])
 
     def row(self, row: int) -> ts.TimeStep:
         """One lane's, unbatched."""
@@ -312,7 +312,7 @@ class FixedPolicy(WorkerPolicy):
     def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
         specs = [leaf.spec for leaf in tree.flatten(self._actions)]
         actions = [np.zeros((self.num_lanes, *spec.shape), spec.dtype) for spec in specs]
-        for lane in np.flatnonzero(np.asarray(steps.step_type) != ts.StepType.LAST):
+        for lane in np.flatnonzero(steps.step_type != ts.StepType.LAST):
             # Copies: what a user's function keeps must not change with the next steps.
             chosen = self._action(lane, tree.map_structure(np.array, steps.row(lane)))
             for leaf, value in zip(actions, tree.flatten(chosen), strict=True):
