@@ -84,7 +84,8 @@ def test_unknown_and_impossible_parameters(env: TrainingEnvironment) -> None:
 
 def test_shipped_configuration_varies_both_for_real(env: TrainingEnvironment) -> None:
     curriculum = Curriculum.from_config(CONFIG)
-    seen, before = [], {}
+    seen: list[Any] = []
+    before: dict[str, Any] = {}
     for iteration in range(600):
         values = curriculum.values_at(iteration, is_eval=False)
         if values != before:

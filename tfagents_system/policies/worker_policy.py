@@ -53,9 +53,9 @@ class LaneSteps:
     @classmethod
     def of(cls, time_steps: Sequence[ts.TimeStep]) -> LaneSteps:
         """Of unbatched time steps."""
-        *numbers, observations = zip(*time_steps, strict=True)
+        types, rewards, discounts, observations = zip(*time_steps, strict=True)
         leaves = [np.array(parts) for parts in zip(*map(tree.flatten, observations), strict=True)]
-        return cls(*map(np.array, numbers), leaves, observations[0])
+        return cls(np.array(types), np.array(rewards), np.array(discounts), leaves, observations[0])
 
     def row(self, row: int) -> ts.TimeStep:
         """One lane's, unbatched."""
