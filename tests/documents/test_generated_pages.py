@@ -34,10 +34,7 @@ def test_the_reference_names_all_there_is() -> None:
         "metrics.md": [f"\n| `{name}` |" for name in (*metrics.METRIC_COLUMNS, *metrics.FURTHER_COLUMNS)],
         "run_directory.md": [f"\n| `{name}" for name in files],
         "../coming_from.md": [
-            f"`{name}`"
-            for setting in other_libraries.SETTINGS
-            if setting.libraries != "TMRL"
-            for name in setting.names
+            f"`{name}`" for setting in other_libraries.SETTINGS if setting.libraries != "TMRL" for name in setting.names
         ],
     }
     missing = [
