@@ -113,7 +113,7 @@ def finished(tmp_path_factory):
         process = run.start(stdout=output)
     workers = {}
     try:
-        run.wait_until(process, lambda: run.trainer().get("iteration", 0) > 0)
+        run.wait_until(process, lambda: num_evaluations(run) > 0)
         for slot, kind in ((EVAL_SLOT, "eval"), (EXPERT_SLOT, "expert"), (TEST_SLOT, "test")):
             workers[kind] = start_worker(run, kind, 0)
             heartbeat = run.exp_dir / "heartbeats" / f"worker_{slot}.json"

@@ -355,7 +355,7 @@ def call(
         # A description of its own: the fork's has another offset.
         with before_early_end(end), open(f"/proc/self/fd/{messages}", "rb") as file:
             is_over = False
-            while not (is_over or watch(told)):
+            while not (watch(told) or is_over):  # It sees what was told last, too.
                 is_over = process.poll() is not None  # First: what it has written is there then.
                 for kind, content in _complete(file):
                     if kind == "raised":
