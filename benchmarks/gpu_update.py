@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.outcome import Outcome, parse_args
 from benchmarks.update import ACTION, OBSERVATION, Rounds
-from tfagents_system.machine.gpus import usable_gpus
+from tfagents_system.machine.cpus import usable_gpus
 
 _CPU, _GPU, _NO_XLA = "CPU", "GPU", "GPU without XLA"
 _CPUS = (1, 4, 8)

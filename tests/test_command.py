@@ -13,8 +13,7 @@ import pytest
 
 from tests.support.launching import ROOT
 from tfagents_system import command
-from tfagents_system.checks.called_as import NAME_VARIABLE
-from tfagents_system.errors import UserError
+from tfagents_system.errors import NAME_VARIABLE, UserError
 from tfagents_system.launch import doctor, new_project
 from tfagents_system.settings.load_params import load_params_class
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import types
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ def test_which_workers_have_left(tmp_path: Path) -> None:
     settings = Settings(variables_with(num_collect_workers=4, local_workers=2, expert_workers=1, max_workers=10))
     rest: dict[str, Any] = dict.fromkeys(("params", "stop", "heartbeat"))
     role = Role(name="replay", paths=RunPaths(tmp_path), settings=settings, **rest)
-    stopped = {"state": "stopped"}
-    beats = {1: stopped, 3: stopped, 4: stopped, 5: stopped, 6: {"state": "collecting"}, 7: None}  # None: not read yet.
-    role.beats = types.SimpleNamespace(last=lambda name: beats.get(int(name.removeprefix("worker_")), {}))  # type: ignore[assignment]
-    # 2 has not joined yet, and the run waits for it; 8 and 9 were there before the run was started, if ever.
-    assert [number for number in range(10) if role.has_left(number)] == [3, 5, 8, 9]
+    role.paths.heartbeats.mkdir()
+    for number, state in {1: "stopped", 3: "stopped", 4: "stopped", 5: "stopped", 6: "collecting"}.items():
+        role.paths.heartbeat(f"worker_{number}").write_text(json.dumps({"state": state}))
+    # 2 has not joined yet, and the run waits for it; 7 to 9 were there before the run was started, if ever.
+    assert [number for number in range(10) if role.has_left(number)] == [3, 5, 7, 8, 9]

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from tfagents_system.checks.called_as import NAME_VARIABLE, run_name_of
-from tfagents_system.checks.spelling import near_misses
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with
+from tfagents_system.checks.rules import near_misses
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, NAME_VARIABLE, UserError, exit_with, run_name_of
 
 _LAUNCH = Path(__file__).resolve().parent / "launch"
 _DEFAULTS = _LAUNCH / "default_variables.sh"
@@ -71,7 +70,7 @@ _COMMANDS = (
     Command(
         "report",
         "report.page",
-        "an HTML file on runs: curves, settings, videos",
+        "an HTML file on a run: curves, settings, videos",
         "logs/reacher --out report.html",
     ),
     Command("play", "run", "play a policy: returns and videos", _PLAYED, positional="--exp_dir"),

@@ -1,4 +1,4 @@
-"""The two ways in which our programs end early, and how each is reported to the user."""
+"""How our programs end early, and how they speak to the user: in the words of whoever called them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import reprlib
 import select
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
+NAME_VARIABLE = "TFAGENTS_COMMAND"  # Set by `sac`, such as `sac status`.
+PYTHON_VARIABLE = "TFAGENTS_PYTHON"  # Set by `tfagents_system.train`, which starts `sac train`.
 TERMS = "TFAGENTS_TERMS"  # JSON: what the caller of a launcher knows other words for, and these.
 
 EXIT_DONE = 0
@@ -58,6 +61,25 @@ def shown(value: object) -> str:
         return " ".join(_REPR.repr(value).split())
     except Exception:  # For example, an integer with more than 4300 digits.
         return f"<{type(value).__name__}>"
+
+
+def called_as(otherwise: str) -> str:
+    """`sac status`, or what the program is called without `sac`."""
+    return os.environ.get(NAME_VARIABLE) or otherwise
+
+
+def option(edits: str) -> str:
+    """`--keep`, or what a caller of `tfagents_system.train` writes for it."""
+    return f'edits="{edits}"' if os.environ.get(PYTHON_VARIABLE) else f"--{edits}"
+
+
+def run_name_of(params: Path) -> str:
+    """The name of a run for which none is given: the file's without `_params`, of `params.py` its folder's.
+
+    Args:
+      params: Absolute.
+    """
+    return params.parent.name if params.stem == "params" else params.stem.removesuffix("_params")
 
 
 def in_callers_terms(text: str) -> str:

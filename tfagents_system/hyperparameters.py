@@ -15,9 +15,9 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
-from tfagents_system.checks import frame_stacks, rules
+from tfagents_system.checks import rules
 from tfagents_system.checks.rules import (
     REQUIRED,
     TRUE_OR_FALSE,
@@ -25,6 +25,7 @@ from tfagents_system.checks.rules import (
     Rule,
     broken_keys,
     integer_from,
+    is_integer,
     number_above,
     number_in,
     number_where,
@@ -41,6 +42,14 @@ CountOrZero = Annotated[int, integer_from(0)]
 Number = Annotated[float, rules.NUMBER]
 Positive = Annotated[float, number_above(0)]
 Layers = Annotated[Sequence[int], rules.LAYERS]
+_FRAMES = integer_from(1).or_else(
+    '{}, or a dictionary of those such as {{"lidar": 4, "camera": 4}}',
+    lambda value: (
+        isinstance(value, Mapping)
+        and all(isinstance(name, str) and is_integer(count) and count >= 1 for name, count in value.items())
+    ),
+)
+FrameStack = Union[int, Mapping[str, int]]  # noqa: UP007  (Python 3.9)
 _BETA = number_where("a number of at least 0 and below 1", lambda value: 0 <= value < 1)
 Optimizer = Annotated[
     Mapping[str, Any],
@@ -306,7 +315,7 @@ class Hyperparameters:
     None never does."""
 
     # Images and histories.
-    frame_stack: Annotated[int | Mapping[str, int], frame_stacks.RULE] = 1
+    frame_stack: Annotated[int | Mapping[str, int], _FRAMES] = 1
     """A number: frames of each image (uint8, `[height, width, channels]`) that networks see at once, along the channel
     axis, the oldest first. A dictionary names the parts of the observation that are stacked, images, vectors or others,
     along their last axis: `{"lidar": 4, "camera": 4}`; a part within a part is `sensors/touch`, an observation without
@@ -583,3 +592,24 @@ def read_section(settings_class: type[_Settings], section: Any, where: str) -> _
     if findings := broken_keys(where, values, {name: field.rule for name, field in described.items()}):
         raise UserError(*findings)
     return settings_class(**values)
+
+
+# `frame_stack`: how many frames of each part of an observation networks see at once.
+
+
+def leaf_name(path: Sequence[Any]) -> str:
+    """The name of the leaf at a path of an observation: `sensors/touch`, without parts `observation`."""
+    return "/".join(map(str, path)) or "observation"
+
+
+def frames_of_leaves(names: Sequence[str], are_images: Sequence[bool], frame_stack: FrameStack) -> tuple[int, ...]:
+    """The frames of each leaf, 1 where it is not stacked. A number stacks all images, a dictionary what it names.
+
+    Args:
+      names: Of the leaves, by `leaf_name`.
+      are_images: Which leaves are images.
+      frame_stack: The hyperparameter.
+    """
+    if isinstance(frame_stack, Mapping):
+        return tuple(int(frame_stack.get(name, 1)) for name in names)
+    return tuple(int(frame_stack) if is_image else 1 for is_image in are_images)

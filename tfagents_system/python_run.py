@@ -21,13 +21,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfagents_system.checks.called_as import NAME_VARIABLE, PYTHON_VARIABLE, run_name_of
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_RESUMABLE, UserError, shown
+from tfagents_system.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_RESUMABLE,
+    NAME_VARIABLE,
+    PYTHON_VARIABLE,
+    UserError,
+    run_name_of,
+    shown,
+)
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.machine.claims import lock
 from tfagents_system.report.long_work import LongWork
-from tfagents_system.report.run_model import state_of
-from tfagents_system.report.status import summary
+from tfagents_system.report.status import state_of, summary
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.metrics import METRIC_COLUMNS, read_rows
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE

@@ -18,10 +18,10 @@ from absl import flags, logging
 
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
+from tfagents_system.machine.claims import SlotCounts
 from tfagents_system.machine.signals import StopFlag, die_with_parent
-from tfagents_system.machine.worker_slots import SlotCounts
 from tfagents_system.run_files import run_directory, run_inputs
-from tfagents_system.run_files.heartbeat import BeatReader, Heartbeat, read_heartbeat
+from tfagents_system.run_files.heartbeat import Heartbeat, read_heartbeat
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, is_worker, worker_role
 from tfagents_system.settings.load_params import compute_config_of, load_env_config, load_params
 from tfagents_system.settings.resolved import Settings
@@ -105,7 +105,7 @@ class Role:
 
     @property
     def kind(self) -> str:
-        """Of a worker: one of worker_slots.KINDS."""
+        """Of a worker: one of claims.KINDS."""
         return self.variables.kind_of(self.worker_id)
 
     @property
@@ -168,24 +168,17 @@ class Role:
         """Whether it is told to stop, or has joined as a far trainer a run that ends where its replay server is."""
         return self.stop.is_set() or (self.is_far and self.joined is not None and self.joined.ended() is not None)
 
-    @functools.cached_property
-    def beats(self) -> BeatReader:
-        """The other roles' heartbeats."""
-        return BeatReader(self.paths)
-
     def has_left(self, worker_id: int) -> bool:
         """Whether a worker that joined says that it has stopped. Those that the run has started itself will be back.
 
         One that is neither planned nor heard of since the run was started has left before that: the run may have had
-        more workers then. The first answer takes a moment, and the answer lags a worker by seconds: asking costs
-        nothing.
+        more workers then. The answer lags a worker by seconds.
         """
         slots = self.slots
         if worker_id < slots.local or worker_id in slots.beside:
             return False
-        beat = self.beats.last(worker_role(worker_id))
-        if beat is None or beat:
-            return (beat or {}).get("state") == "stopped"
+        if beat := read_heartbeat(self.paths.heartbeat(worker_role(worker_id))):
+            return beat.get("state") == "stopped"
         return worker_id >= slots.beside.stop and not self.is_far  # Whose heartbeats are elsewhere.
 
     @functools.cached_property

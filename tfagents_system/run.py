@@ -24,8 +24,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, exit_with
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, called_as, exit_with
 from tfagents_system.playing.play import REPLAY, play, play_montage, replay, summary
 from tfagents_system.playing.saved_run import (
     checkpoint_in_words,

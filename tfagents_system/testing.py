@@ -27,14 +27,13 @@ def assert_environment(
       AssertionError: With everything that was found, each with its remedy.
     """
     from tfagents_system.checks.findings import Findings
-    from tfagents_system.envs.curriculum import check_curriculum
     from tfagents_system.launch.environment_checks import EnvironmentTrial
     from tfagents_system.settings.params_check import check_env_config
     from tfagents_system.train_params_base import TrainParamsBase
 
     params_class = type("TrainParams", (TrainParamsBase,), {"env_ctor": staticmethod(make_env)})
     env_config, findings = {**(config or {}), "horizon": horizon}, Findings()
-    findings.error("configuration", *check_env_config(env_config), *check_curriculum(env_config))
+    findings.error("configuration", *check_env_config(env_config))
     outcome = EnvironmentTrial(params_class(env_config), seed, findings).run()
     assert outcome is not None and not findings.errors, "\n".join(findings.errors)
     return findings.notes

@@ -17,7 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 from tfagents_system import command
-from tfagents_system.checks.called_as import NAME_VARIABLE
+from tfagents_system.errors import NAME_VARIABLE
 from tfagents_system.hyperparameters import Hyperparameters, described_by
 from tfagents_system.run_files import metrics
 from tfagents_system.run_files.run_paths import Below, RunPaths

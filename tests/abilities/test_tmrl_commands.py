@@ -25,7 +25,10 @@ CONFIG: dict[str, Any] = {
     "MAX_TRAINING_STEPS_PER_ENVIRONMENT_STEP": 0.5,
     "MEMORY_SIZE": 2000,
     "BATCH_SIZE": 8,
-    "ENV": {"RTGYM_INTERFACE": "TM20LIDAR", "RTGYM_CONFIG": {"interface_kwargs": {"real_time": False}}},
+    "ENV": {
+        "RTGYM_INTERFACE": "TM20LIDAR",
+        "RTGYM_CONFIG": {"ep_max_length": 60, "interface_kwargs": {"real_time": False}},
+    },
 }
 
 
@@ -37,7 +40,7 @@ def tmrl(home: Path, *arguments: str, code: int = 0) -> str:
 def start(home: Path, role: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-m", "tfagents_system.tmrl", f"--{role}", f"--config={CONFIG!r}"]
     with (home / f"{role}.txt").open("w") as log:
-        return begin(words, home / "TmrlData" / role / "car", home, {}, log, {"HOME": str(home)})
+        return begin(words, home / "TmrlData" / role / "car", home, {}, log, {"HOME": str(home), "SAC_REPORT": "0"})
 
 
 @pytest.fixture(scope="module")

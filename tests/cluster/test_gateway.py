@@ -24,8 +24,7 @@ from tests.support.gateway_for_tests import (
 )
 from tfagents_system.cluster import gateway as gateway_module
 from tfagents_system.cluster.gateway import RefusedError, RemoteSlots, Session, host_name
-from tfagents_system.machine.claims import Claims
-from tfagents_system.machine.worker_slots import COLLECT, SlotCounts, claim_of, take_slot
+from tfagents_system.machine.claims import COLLECT, Claims, SlotCounts, claim_of, take_slot
 from tfagents_system.transport import credentials
 from tfagents_system.transport.tunnel import DATA, SLOT_LOST, FromRole, Hello, line_of, tls_context
 

@@ -251,7 +251,7 @@ def test_paths_are_absolute_and_found_as_by_a_start(user: User, tmp_path: Path) 
     user.write_vars(
         "SAC_EXPERT_POLICY=expert.npz SAC_FROM=old_run@best\n"
         "SAC_PASSWORD_FILE=secret SAC_CREDENTIALS_DIR=~/mine SAC_REPLAY_DIR=../ring\n"
-        "SAC_MLFLOW_URI=sqlite:///runs/a.db\n"
+        "SAC_MLFLOW_URI=sqlite:////runs/a.db\n"
     )
     (user.folder / "vars.sh").rename(elsewhere / "vars.sh")
     (user.folder / "vars.sh").symlink_to("beside/vars.sh")
@@ -260,7 +260,7 @@ def test_paths_are_absolute_and_found_as_by_a_start(user: User, tmp_path: Path) 
     assert values["SAC_EXPERT_POLICY"] == f"{elsewhere}/expert.npz"
     assert values["SAC_FROM"] == f"{elsewhere}/old_run@best"
     assert values["SAC_PASSWORD_FILE"] == f"{user.folder}/secret" and values["SAC_CREDENTIALS_DIR"] == "/home/me/mine"
-    assert values["SAC_MLFLOW_URI"] == f"sqlite:///{user.folder}/runs/a.db"
+    assert values["SAC_MLFLOW_URI"] == "sqlite:////runs/a.db"
     assert values["SAC_REPLAY_DIR"] == str(user.folder.parent / "ring"), "each run has a folder of its own there"
     assert values["SAC_EXP_DIR"] == str(user.exp_dir) and values["SAC_SEED"] == "3"
 

@@ -19,7 +19,6 @@ from docs.site import generated
 from tests.support.documents import PAGES, ROOT, Block, Line, blocks, command_lines
 from tfagents_system import command, python_run
 from tfagents_system.checks.rules import is_kept
-from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.hyperparameters import described_by
 from tfagents_system.settings import params_check
 from tfagents_system.settings.grid import read_grid, read_space
@@ -159,7 +158,7 @@ def test_json_blocks_are_what_the_toolkit_reads(tmp_path: Path) -> None:
         file = tmp_path / "block.json"
         file.write_text(block.text)
         if "horizon" in found:
-            assert not params_check.check_env_config(found) + check_curriculum(found), block
+            assert not params_check.check_env_config(found), block
         elif isinstance(found, list) or all(isinstance(value, list) for value in found.values()):
             assert read_grid(str(file)), block
             names = {name for each in (found if isinstance(found, list) else [found]) for name in each}

@@ -8,13 +8,13 @@ from docs.site import generated
 from tests.support.documents import ROOT
 from tfagents_system.command import COMMANDS
 from tfagents_system.hyperparameters import described_by
-from tfagents_system.report.episodes import Episode, Report, summarize
 from tfagents_system.run_files import metrics
 from tfagents_system.run_files.run_paths import Below, RunPaths
 from tfagents_system.settings import other_libraries
 from tfagents_system.settings.variables import VARIABLES
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.trainer.training_log import TrainingRow
+from tfagents_system.transport.episode_reports import Episode, Report, summarize
 
 REFERENCE = ROOT / "docs/reference"
 

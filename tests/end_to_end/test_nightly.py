@@ -15,7 +15,7 @@ import pytest
 from benchmarks.learning import algorithms
 from benchmarks.learning.tasks import OURS, TASKS, Variant
 from tests.support.launching import UserRun
-from tfagents_system.machine.gpus import usable_gpus
+from tfagents_system.machine.cpus import usable_gpus
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 

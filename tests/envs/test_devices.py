@@ -13,7 +13,7 @@ from tfagents_system.envs.devices import Device
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.report.episodes import TRAIN, Report
+from tfagents_system.transport.episode_reports import TRAIN, Report
 
 
 def test_within_a_wrapper_that_forwards_attributes_it_knows_of_evaluations_and_of_the_horizon() -> None:

@@ -24,10 +24,9 @@ from tests.support.supervised import (
 from tfagents_system.errors import UserError
 from tfagents_system.launch import supervisor as supervising
 from tfagents_system.machine import claims
-from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.claims import Claims, claim_of
 from tfagents_system.machine.files import write_json
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.run_files.heartbeat import read_status
 
 

@@ -186,13 +186,11 @@ def test_what_may_change_is_given_to_a_run_that_has_begun_and_kept(
     paths = RunPaths(tmp_path / "run")
     assert prepare.prepare(environ, None)
     train(paths)
-    for assignments, told in ((["num_iter=7", "actor_learning_rate=0.001"], True), ([], False)):
+    for assignments in (["num_iter=7", "actor_learning_rate=0.001"], []):
         capsys.readouterr()
         settings = resolve(environ, assignments, vars_file=None, root=tmp_path)
         assert settings.findings == () and prepare.prepare(environ, None, settings=settings)
-        out = capsys.readouterr().out
-        words = "changed for this run from now on: num_iter=7 (was 3) actor_learning_rate=0.001 (was 0.0003)"
-        assert (words in out) == told and f"params {paths.params}" in out
+        assert f"params {paths.params}" in capsys.readouterr().out
         assert run_directory.read_run_json(paths)["attributes"]["num_iter"] == 7
         assert run_directory.read_run_json(paths)["overrides"]["params"] == {
             "num_iter": 7,

@@ -17,6 +17,7 @@ from tests.support import prepared_runs
 from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.prepared_runs import train, variables_of_run
 from tests.support.settings_for_tests import variables_with
+from tests.support.starts_of_a_project import load_only
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
@@ -48,6 +49,12 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def other(tmp_path: Path) -> Any:
     """The agent of another run, which has a checkpoint."""
     return run_with_agent(tmp_path, "other")
+
+
+@pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment is not built: what is taken, checked and kept is the same."""
+    monkeypatch.setattr(prepare, "run_trial", load_only)
 
 
 def run_with_agent(tmp_path: Path, name: str) -> Any:
@@ -91,8 +98,11 @@ def actor(agent: Any) -> list[np.ndarray]:
     return [variable.numpy() for variable in agent.actor.variables]
 
 
-def test_a_run_begins_with_its_copy_once(environ: dict[str, str], tmp_path: Path, other: Any) -> None:
+def test_a_run_begins_with_its_copy_once(
+    environ: dict[str, str], tmp_path: Path, other: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert prepare.prepare(environ, None)
+    assert f"another run: {tmp_path / 'other'}: " in capsys.readouterr().out
     paths = RunPaths(tmp_path / "run")
     os.rename(tmp_path / "other", tmp_path / "elsewhere")
     assert RunVariables.from_environ(environ, vars_file=None, root=tmp_path), "nobody needs the other run any more"
@@ -108,6 +118,7 @@ def test_a_run_begins_with_its_copy_once(environ: dict[str, str], tmp_path: Path
     assert again.resumed_at == 3
 
 
+@pytest.mark.usefixtures("untried")
 def test_a_run_that_takes_an_agent_has_no_random_steps_unless_they_are_asked_for(
     environ: dict[str, str], tmp_path: Path, other: Any
 ) -> None:
@@ -122,6 +133,7 @@ def test_a_run_that_takes_an_agent_has_no_random_steps_unless_they_are_asked_for
     assert "initial_collect_steps" not in Overrides.of_run(read_run_json(RunPaths(tmp_path / "asked"))).defaults
 
 
+@pytest.mark.usefixtures("untried")
 def test_experience_counts_for_the_steps_before_the_first_update(environ: dict[str, str], tmp_path: Path) -> None:
     """Three episodes of at most 20 steps."""
     for steps, is_enough in ((59, False), (60, True)):
@@ -134,11 +146,11 @@ def test_experience_counts_for_the_steps_before_the_first_update(environ: dict[s
         assert taken is not None and taken.run == str(source) and taken.has_rows
 
 
+@pytest.mark.usefixtures("untried")
 def test_a_run_that_took_something_has_begun_and_other_options_are_refused(
-    environ: dict[str, str], tmp_path: Path, other: Any, capsys: pytest.CaptureFixture[str]
+    environ: dict[str, str], tmp_path: Path, other: Any
 ) -> None:
     assert prepare.prepare(environ, None)
-    assert f"another run: {tmp_path / 'other'}: " in capsys.readouterr().out
     assert prepare.prepare(environ, None), "the same again resumes it"
     with pytest.raises(UserError, match=r"is for a run that begins, and .* began with SAC_FROM=.*other SAC_TAKE=agent"):
         prepare.prepare({**environ, "SAC_TAKE": "networks"}, None)
@@ -153,11 +165,10 @@ def test_a_run_that_took_something_has_begun_and_other_options_are_refused(
         prepare.prepare({**plain, "SAC_FROM": environ["SAC_FROM"]}, None)
 
 
-def test_with_fresh_a_run_may_begin_with_what_it_was_itself(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("untried")
+def test_with_fresh_a_run_may_begin_with_what_it_was_itself(environ: dict[str, str], tmp_path: Path) -> None:
     """As TMRL's RESET_TRAINING does, with `replay`: the name stays, and the ring is moved."""
-    agent = run_with_agent(tmp_path, "run")
+    run_with_agent(tmp_path, "run")
     paths = RunPaths(tmp_path / "run")
     paths.run_json.write_text('{"seed": 5}')
     own = {**environ, "SAC_FROM": str(paths.exp_dir)}
@@ -166,7 +177,7 @@ def test_with_fresh_a_run_may_begin_with_what_it_was_itself(
     assert prepare.prepare({**own, "TFAGENTS_EDITS": "fresh"}, None)
     taken = taken_by(paths)
     assert taken is not None and taken.moves and taken.run == str(tmp_path / "run_before_1")
-    np.testing.assert_equal(actor(learner_of(paths).agent), actor(agent))
+    assert (paths.taken / "agent.index").exists()
 
 
 def test_all_counts_on(environ: dict[str, str], tmp_path: Path, other: Any) -> None:
@@ -216,16 +227,10 @@ def test_what_is_not_there_is_told_before_a_user_s_code_runs(
     assert len(raised.value.findings) <= 2
 
 
-@pytest.mark.parametrize(("steps", "told"), [(20, ""), (30, ""), (400, "raise buffer_size")])
-def test_segments_that_the_buffer_does_not_take_are_refused(
-    environ: dict[str, str], tmp_path: Path, steps: int, told: str
-) -> None:
-    given = {**environ, "SAC_FROM": str(imported(tmp_path, "long", steps)), "SAC_TAKE": "replay"}
-    if told:
-        with pytest.raises(UserError, match=told):
-            prepare.prepare(given, None)
-    else:
-        assert prepare.prepare(given, None)
+def test_segments_that_the_buffer_does_not_take_are_refused(environ: dict[str, str], tmp_path: Path) -> None:
+    given = {**environ, "SAC_FROM": str(imported(tmp_path, "long", 400)), "SAC_TAKE": "replay"}
+    with pytest.raises(UserError, match="raise buffer_size"):
+        prepare.prepare(given, None)
 
 
 def test_an_agent_of_other_actions_is_told_and_their_experience_refused(

@@ -77,13 +77,6 @@ def test_exclusive_cpus_are_taken_all_or_none(cpu_holder: subprocess.Popen[str])
     other.release_all()
 
 
-def test_own_claims_are_not_anothers() -> None:
-    claims = Claims()
-    assert claims.take_cpus([1], exclusive=True) == [] == claims.take_cpus([1], exclusive=True)
-    assert held_cpus() == {}
-    claims.release_all()
-
-
 def port_is_free(port: int) -> bool:
     try:
         with socket.socket(socket.AF_INET6) as probe:

@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine import gpus
-from tfagents_system.machine.gpus import gpu_of_trainer, usable_gpus
+from tfagents_system.machine.cpus import FOUND_GPUS, usable_gpus
 from tfagents_system.trainer.learner import claim_gpu
 
 
@@ -19,24 +18,24 @@ from tfagents_system.trainer.learner import claim_gpu
 )
 def test_it_is_the_first_one_that_may_be_used(tmp_path: Path, found: str, expected: str | None) -> None:
     (tmp_path / "nvidia0").touch()
-    assert gpu_of_trainer({gpus.FOUND: found}, tmp_path) == expected
+    assert next(iter(usable_gpus({FOUND_GPUS: found}, tmp_path)), None) == expected
 
 
 def test_all_that_may_be_used(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1", "nvidia7", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     assert usable_gpus({}, tmp_path) == ["0", "1", "2"], "CUDA numbers those that are there"
-    assert usable_gpus({gpus.FOUND: "GPU-8f2a, 3,-1,2"}, tmp_path) == ["GPU-8f2a", "3"], (
+    assert usable_gpus({FOUND_GPUS: "GPU-8f2a, 3,-1,2"}, tmp_path) == ["GPU-8f2a", "3"], (
         "CUDA ends at the first that is none"
     )
     assert usable_gpus({"CUDA_VISIBLE_DEVICES": "5,6"}, tmp_path) == ["5", "6"]
-    assert usable_gpus({"CUDA_VISIBLE_DEVICES": "-1", gpus.FOUND: "1"}, tmp_path) == ["1"]
-    assert usable_gpus({gpus.FOUND: ""}, tmp_path) == []
+    assert usable_gpus({"CUDA_VISIBLE_DEVICES": "-1", FOUND_GPUS: "1"}, tmp_path) == ["1"]
+    assert usable_gpus({FOUND_GPUS: ""}, tmp_path) == []
 
 
 def test_wsl_has_one_device_file_whatever_gpus_there_are(tmp_path: Path) -> None:
     (tmp_path / "dxg").touch()
-    assert usable_gpus({}, tmp_path) == ["0"] and gpu_of_trainer({gpus.FOUND: ""}, tmp_path) is None
+    assert usable_gpus({}, tmp_path) == ["0"] and usable_gpus({FOUND_GPUS: ""}, tmp_path) == []
     (tmp_path / "nvidia0").touch()
     assert usable_gpus({}, tmp_path) == ["0"]
 

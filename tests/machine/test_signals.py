@@ -75,18 +75,6 @@ def test_in_a_job_supervisors_and_joins_count_a_person_alone_and_elsewhere_every
         assert said_by(program, environ) == (["1", "2", "3"] if insists else ["1", "1", "2"])
 
 
-def processes_with_session_log(log: Path) -> list[int]:
-    """The process whose output goes there."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.readlink(entry / "fd" / "1") == str(log) and os.getsid(int(entry.name)) == int(entry.name):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
 def test_handlers_are_installed_the_first_signal_is_kept_and_two_within_a_moment_count_once() -> None:
     program = (
         "import os, signal\nfrom tfagents_system.machine.signals import StopFlag\nstop = StopFlag()\n"

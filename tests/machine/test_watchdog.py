@@ -23,8 +23,6 @@ dog = watchdog.Watchdog(Path(sys.argv[1]), 1.5 if doing == "works" else 0.5)
 
 
 def my_step():
-    if doing == "sleeps":
-        time.sleep(60)
     if doing == "holds the GIL":
         ctypes.PyDLL(None).sleep(60)
     if doing == "works":
@@ -55,15 +53,13 @@ def run(tmp_path, doing):
     return done, watchdog.take_report(path), time.monotonic() - began
 
 
-@pytest.mark.parametrize("doing", ["sleeps", "holds the GIL"])
-def test_a_hang_ends_the_process_and_tells_where(tmp_path, doing):
-    done, report, secs = run(tmp_path, doing)
+def test_a_hang_ends_the_process_and_tells_where(tmp_path):
+    done, report, secs = run(tmp_path, "holds the GIL")
     assert done.returncode == 1 and secs < 30
     assert report[0] == "worker 3: environment 0 (about step 12 of episode 4) has not returned for 0.5 s"
     assert report[1].startswith("Timeout (0:00:00.5")
     line = next(k for k, text in enumerate(PROGRAM.splitlines(), 1) if text.strip().endswith("sleep(60)"))
-    lines = {line, line + 2}
-    assert any(f'File "<string>", line {k} in my_step' in text for k in lines for text in report), report
+    assert any(f'File "<string>", line {line} in my_step' in text for text in report), report
     assert watchdog.take_report(tmp_path / "beats" / "worker_3.hang") == [], "taken once"
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine.claims import Claims
-from tfagents_system.machine.worker_slots import SlotCounts, take_slot
+from tfagents_system.machine.claims import Claims, SlotCounts, take_slot
 
 PORT = 7  # Of no server.
 pytestmark = pytest.mark.usefixtures("claims_prefix")

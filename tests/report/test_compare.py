@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.image import imread
 from matplotlib.lines import Line2D
 
 from tfagents_system.errors import UserError
@@ -151,24 +150,6 @@ def test_success_rates_are_compared(
     assert np.asarray(thick_lines(figures[0])[-1].get_xdata()).tolist() == [0, 200]
 
 
-def test_runs_without_success_are_refused_with_what_they_have(tmp_path: Path) -> None:
-    good = with_success(tmp_path / "logs/good", [0.5])
-    none = with_success(tmp_path / "logs/none", [None, None])
-    old = our_run(tmp_path / "logs/old", [1.0])
-    peer = evaluations(tmp_path / "peer", [1], [[1.0]])
-    monitor(tmp_path / "sb3" / "monitor.csv", (1.0, 10, 0.5))
-    folders = [good, none, old, peer, tmp_path / "sb3"]
-    with pytest.raises(UserError) as raised:
-        compare.main([*map(str, folders), "--metric", "eval_success"])
-    findings = raised.value.findings
-    assert len(findings) == 4
-    assert all(str(folder) in finding for folder, finding in zip(folders[1:], findings, strict=True))
-    assert all("no eval_success" in finding for finding in findings)
-    assert "compare what it has (env_steps, eval_return, train_step)" in findings[0]
-    np.savez(peer / "evaluations.npz", timesteps=[5], results=[[1.0]], successes=[[True, False]])
-    assert read_runs([peer], "eval_success")[0].values.tolist() == [0.5]
-
-
 # Grouping.
 
 
@@ -184,11 +165,6 @@ def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path: Path) -> Non
     assert [(group.name, len(group.runs)) for group in groups] == [("exp", 2), ("SAC", 3)]
     groups = group_runs(read_runs([*folders, *peers[:1]]))
     assert [group.name for group in groups] == ["exp discount=0.9", "exp discount=0.99", "SAC"]
-
-
-def test_a_single_run_has_its_name(tmp_path: Path) -> None:
-    (group,) = group_runs(read_runs([our_run(tmp_path / "exp", [1.0], params={"discount": 0.9})]))
-    assert group.name == "exp discount=0.9"
 
 
 def test_patterns_decide_first(tmp_path: Path) -> None:
@@ -259,23 +235,6 @@ def test_an_untrained_policy_is_never_the_best(tmp_path: Path) -> None:
 
 
 # The command.
-
-
-def test_picture_table_and_unfinished_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folders = [our_run(tmp_path / f"exp_task_{k}", [0.0, 1.0 * k]) for k in range(2)]
-    folders += [our_run(tmp_path / "exp_task_2", [0.0], "stopped")]
-    monitor(tmp_path / "sb3" / "monitor.csv", (1.0, 10, 0.5))
-    output = tmp_path / "out.png"
-    assert compare.main([*map(str, folders), str(tmp_path / "sb3"), "--output", str(output)]) == 0
-    out = capsys.readouterr().out
-    assert f"unfinished: {folders[2]} (stopped, 0 env steps)" in out
-    assert f"returns of training episodes, not of evaluations: {tmp_path}/sb3" in out
-    assert imread(output).shape[2] == 4
-    with (tmp_path / "out.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["group"], row["runs"], row["unfinished"], row["source"]) for row in rows] == [
-        ("exp", "3", "1", "metrics.csv"), ("sb3", "1", "0", "monitor.csv"),
-    ]  # fmt: skip
 
 
 @pytest.fixture

@@ -77,14 +77,6 @@ def test_without_a_terminal_there_is_a_line_now_and_then(lines: io.StringIO) -> 
     assert lines.getvalue() == seen, "nothing more once it is over"
 
 
-def test_without_a_terminal_the_last_state_is_told(lines: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_work, "_LINE_SECS", 10.0)
-    with redirect_stderr(lines), LongWork("starting", after_secs=0.0, in_place=True) as work:
-        wait_for(lambda: lines.getvalue() != "")
-        work.what = "run: done, eval -3"
-    assert [line.rsplit(" ", 2)[0] for line in lines.getvalue().splitlines()] == ["starting:", "run: done, eval -3:"]
-
-
 def test_within_a_work_no_other_one_is_told(lines: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_work, "AFTER_SECS", 0.0)
     with redirect_stderr(lines):

@@ -8,10 +8,8 @@ import pytest
 from tests.support.browser import Browser, chromium
 from tests.support.run_to_report import HOSTILE, make_run
 from tfagents_system.errors import UserError
-from tfagents_system.report import compare, plots
 from tfagents_system.report.page import _videos, facts_of, learning_figure, main, page, series, settings_of, thinned
-from tfagents_system.report.run_model import RunModel
-from tfagents_system.report.status import format_number
+from tfagents_system.report.status import RunModel, format_number
 from tfagents_system.run_files.run_paths import RunPaths
 
 
@@ -46,7 +44,7 @@ def test_the_best_evaluation_is_that_of_the_policy_that_the_run_keeps(tmp_path):
     run.policies.mkdir()
     run.best_json.write_text(json.dumps({"checkpoint": "policy_checkpoint_0000001900", "eval_return": highest - 50.0}))
     assert facts_of(model_of(run))["best evaluation"] == format_number(highest - 50.0)
-    (star,) = [t for t in learning_figure([model_of(run)], [], ["#000000"], 100).data if t.name == "best policy"]
+    (star,) = [t for t in learning_figure(model_of(run)).data if t.name == "best policy"]
     assert star.x == (3800,)
 
 
@@ -63,7 +61,7 @@ def test_an_evaluation_is_drawn_at_the_steps_of_its_policy(tmp_path):
 
 def test_evaluations_that_are_not_finite_are_not_drawn(tmp_path):
     RunPaths(tmp_path).metrics_csv.write_text("env_steps,eval_return\n100,nan\n200,7\n")
-    figure = learning_figure([model_of(RunPaths(tmp_path))], [], ["#000000"], 9)
+    figure = learning_figure(model_of(RunPaths(tmp_path)))
     (drawn,) = [trace for trace in figure.data if trace.name == "evaluations, mean and spread"]
     assert drawn.y == (7,)
 
@@ -71,14 +69,14 @@ def test_evaluations_that_are_not_finite_are_not_drawn(tmp_path):
 def test_settings_tell_defaults_and_no_secrets(tmp_path):
     run = make_run(tmp_path / "run")
     settings = {name: rest for name, *rest in settings_of(model_of(run))}
-    assert settings["target_update_tau"] == ["0.01", "0.005", True]
-    assert not settings["discount"][-1] and not settings["SAC_MAX_RESTARTS"][-1] and settings["SAC_TRAIN_CPUS"][-1]
-    assert settings["config.env.text"] == [HOSTILE, "", True]
-    assert "secret" not in page([model_of(run)])
+    assert settings["target_update_tau"] == ["0.01", "0.005"] and settings["discount"] == ["0.99", "0.99"]
+    assert settings["SAC_MAX_RESTARTS"] == ["10", "10"] and settings["SAC_TRAIN_CPUS"] == ["2", "auto"]
+    assert settings["config.env.text"] == [HOSTILE, ""]
+    assert "secret" not in page(model_of(run))
 
 
 def test_no_text_of_a_user_is_markup(tmp_path):
-    text = page([model_of(make_run(tmp_path / "<b>run"))])
+    text = page(model_of(make_run(tmp_path / "<b>run")))
     assert HOSTILE not in text and "<b>run" not in text and "<b>x" not in text and text.count("</script>") == 3
     assert "default-src 'none'" in text and "http-equiv" in text
 
@@ -90,45 +88,17 @@ def test_ten_thousand_rows_and_videos_stay_below_ten_megabytes(tmp_path):
 
 
 def test_videos_are_shown_as_far_as_there_is_room(tmp_path):
-    runs = [model_of(make_run(tmp_path / name, video_bytes=100)) for name in "ab"]
-    text = _videos(runs[:1], most_bytes=20)
-    assert text.count("<video") == 1 and text.index("a: montage") < text.index(
-        "a: latest_seed_0_episode_1 is too large"
-    )
-    assert _videos([*runs, RunModel(tmp_path)]).count("<video") == 2, "of several runs one each"
-
-
-def test_several_runs_have_the_numbers_of_compare(tmp_path):
-    runs = [make_run(tmp_path / f"exp_seed_{k}", offset=40.0 * k) for k in range(4)]
-    finals = [series(model_of(run).rows, "eval_return", 10**6)[1][-1] for run in runs]
-    text = page([*map(model_of, runs)])
-    assert f"<td>{format_number(np.mean(sorted(finals)[1:3]))}</td>" in text and '"exp (4)"' in text
-
-
-def test_what_is_beside_runs_is_passed_over(tmp_path, capsys):
-    runs = [make_run(tmp_path / f"exp_seed_{k}").exp_dir for k in range(2)]
-    for name, mark in (("exp_array", "snapshot"), ("exp_tasks", "tasks.json"), ("exp_inputs", ".output.txt")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / mark).touch()
-    (tmp_path / "notes.txt").touch()
-    assert compare.main([*map(str, runs), "--output", str(tmp_path / "compare.png")]) == 0
-    others = [path for path in tmp_path.iterdir() if path not in runs and path.name != "notes.txt"]
-    assert len(others) == 5
-    given = [str(path) for path in (*others, *runs)]
-    assert compare.main([*given, "--output", str(tmp_path / "compare.png")]) == 0
-    assert main([*given, "--out", str(tmp_path / "all.html")]) == 0 and plots.main(given) == 0
-    assert "error" not in capsys.readouterr().err
-    with pytest.raises(UserError, match="notes.txt is no directory"):
-        compare.main([*given, str(tmp_path / "notes.txt")])
-    with pytest.raises(UserError, match="exp_array has no run.json"):
-        main([str(tmp_path / "exp_array")])
+    model = model_of(make_run(tmp_path / "run", video_bytes=100))
+    text = _videos(model, most_bytes=20)
+    assert text.count("<video") == 1 and text.index("montage") < text.index("latest_seed_0_episode_1 is too large")
+    assert _videos(model).count("<video") == 2 and _videos(RunModel(tmp_path)) == ""
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path):
     with pytest.raises(UserError) as told:
         main([str(tmp_path / "none"), "--out", str(tmp_path / "no" / "report.pdf")])
     assert len(told.value.findings) == 3
-    with pytest.raises(UserError, match="give directories of runs"):
+    with pytest.raises(UserError, match="give the directory of a run"):
         main([str(tmp_path)])
     (tmp_path / "run.json").write_text("{}")
     assert main([str(tmp_path)]) == 0, "a run that has only begun"
@@ -175,8 +145,8 @@ def test_a_run_is_drawn_and_filtered_without_a_network(browser, tmp_path):
         "train/<b>"
     )
     assert browser.value("document.title") == "<b>run - report", "no text of a run is markup"
-    browser.value(TYPE.format("runs", "tau"))
-    assert browser.value("document.querySelectorAll('#runs tr[data-text]:not([hidden])').length") == 1
+    browser.value(TYPE.format("settings", "tau"))
+    assert browser.value("document.querySelectorAll('#settings tr[data-text]:not([hidden])').length") == 1
 
     browser.value("document.querySelectorAll('#learning .updatemenu-button')[1].dispatchEvent(new Event('click'))")
     browser.wait("document.querySelector('#learning .plot').data[0].x.at(-1) === 29900")

@@ -2,10 +2,9 @@
 
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.image import imread
 
 from tfagents_system.report.plots import draw_learning_curve, main
-from tfagents_system.report.run_model import RunModel
+from tfagents_system.report.status import RunModel
 from tfagents_system.run_files.metrics import MetricsLog
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -84,15 +83,6 @@ def test_everything_is_labelled(paths, figure):
     for axes in (returns, *small):
         labels = [label.get_text() for label in axes.get_xticklabels()]
         assert "10,000" in labels and not any("k" in label for label in labels), "one form on all of them"
-
-
-def test_the_picture_is_a_whole_png_and_replaces_the_old_one(paths):
-    write(paths, train(100), train(200))
-    draw_learning_curve(RunModel(paths.exp_dir))
-    draw_learning_curve(RunModel(paths.exp_dir))
-    height, width, _ = imread(paths.learning_curve).shape
-    assert width == 9.0 * 150 and height > 600
-    assert sorted(path.name for path in paths.exp_dir.iterdir()) == ["learning_curve.png", "metrics.csv"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 from tests.support.settings_for_tests import variables_with, write_run_json
 from tfagents_system.errors import EXIT_FAILED, UserError
 from tfagents_system.report import tracking
-from tfagents_system.report.run_model import RunModel
+from tfagents_system.report.status import RunModel
 from tfagents_system.report.tracking import (
     Feed,
     ToMlflow,
@@ -223,6 +223,12 @@ def test_rows_that_wandb_had_queued_before_a_kill_are_sent_again(
     assert [each["env_steps"] for each in log] == [100, 100, 200, 200]
 
 
+def test_mlflow_gets_names_that_it_accepts() -> None:
+    names = ["train/speed (m/s)", "train/größe", "eval//a", "train/../b", "train/a/", "x" * 300]
+    expected = ["train/speed _m/s_", "train/größe", "eval/_/a", "train/_/b", "train/a/_", "x" * 240]
+    assert [tracking.fit_name(name) for name in names] == expected
+
+
 # MLflow, at a server with SQLite and at addresses where nobody answers.
 
 
@@ -272,31 +278,7 @@ def test_mlflow_goes_on_where_it_was_and_has_every_step_once(
     assert run.info.status == "KILLED" and run.info.run_name == "swing_task_3"
 
 
-def test_mlflow_has_rows_and_settings_whatever_they_are_called(paths: RunPaths, mlflow_server: str) -> None:
-    """Also rows of several iterations with the same environment steps, or with fewer after some were lost."""
-    from mlflow import MlflowClient
-
-    names = ["train/speed (m/s)", "train/größe", "eval//a", "train/../b", "train/a/", "x" * 300]
-    steps = (1000, 1000, 990)
-    rows = [{**row(at, value=k), "iteration": k, **dict.fromkeys(names, float(k))} for k, at in enumerate(steps, 1)]
-    write_metrics(paths, rows)
-    tracked = keep_tracked(paths, {"mlflow_uri": mlflow_server})
-    for _ in range(2):
-        tracker = Tracker(paths, tracked, print)
-        tracker.look()
-        tracker.close()
-        assert tracker.feeds[0].problem == ""
-    client = MlflowClient(mlflow_server)
-    experiment = client.get_experiment_by_name("tfagents_system")
-    assert experiment is not None
-    (run,) = client.search_runs([experiment.experiment_id])
-    history = lambda name: client.get_metric_history(run.info.run_id, name)  # noqa: E731
-    for name in ("train/speed _m/s_", "train/größe", "eval/_/a", "train/_/b", "train/a/_"):
-        assert sorted(metric.value for metric in history(name)) == [1, 2, 3], name
-    assert sorted((metric.value, metric.step) for metric in history(TRAIN)) == [(1, 1000), (2, 1000), (3, 990)]
-
-
-@pytest.mark.parametrize("answers", ["refuses", "hangs", "hangs up"])
+@pytest.mark.parametrize("answers", ["refuses", "hangs"])
 def test_a_server_that_does_not_answer_is_tried_again_later(
     paths: RunPaths, answers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,8 +286,6 @@ def test_a_server_that_does_not_answer_is_tried_again_later(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        if answers == "hangs up":
-            threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
         if answers == "refuses":
             server.close()
         tracked = Tracked(None, f"http://127.0.0.1:{port}", "id")
@@ -329,20 +309,17 @@ def test_a_run_that_is_not_tracked_is_told_how(paths: RunPaths) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "absolute"),
+    ("uri", "is_refused"),
     [
-        ("sqlite:///a.db", "sqlite:////usr/bin/a.db"),
-        ("sqlite:///../b/a.db?timeout=9", "sqlite:////usr/b/a.db?timeout=9"),
-        ("file:runs", "file:///usr/bin/runs"),
-        ("sqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
-        ("sqlite:///:memory:", "sqlite:///:memory:"),
-        ("file:///tmp/a", "file:///tmp/a"),
-        ("http://host:5000", "http://host:5000"),
+        ("sqlite:///a.db", True),
+        ("file:runs", True),
+        ("sqlite:////tmp/a.db?timeout=9", False),
+        ("sqlite:///:memory:", False),
+        ("file:///tmp/a", False),
+        ("http://host:5000", False),
     ],
 )
-def test_a_relative_address_of_mlflow_is_in_the_current_folder(
-    uri: str, absolute: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir("/usr/bin")
-    values, _ = read_variables({"SAC_MLFLOW_URI": uri}, vars_file=Path("/swings/vars.sh"), root=Path("/elsewhere"))
-    assert values["mlflow_uri"] == absolute
+def test_a_relative_address_of_mlflow_is_refused(uri: str, is_refused: bool) -> None:
+    _, findings = read_variables({"SAC_MLFLOW_URI": uri}, vars_file=None, root=Path("/elsewhere"))
+    told = f"SAC_MLFLOW_URI={uri} must be an address with an absolute path, such as sqlite:////home/me/mlflow.db"
+    assert (told in findings) == is_refused

@@ -218,7 +218,7 @@ def test_checkpoints_whose_agent_is_elsewhere_are_no_lost_ones(tmp_path):
     assert kept_checkpoints.why_lost(tmp_path, None) == ""
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(
     st.one_of(
         st.binary(max_size=80),

@@ -123,22 +123,6 @@ def test_wall_time_goes_on_over_a_resume_and_does_not_count_what_is_done_again(p
     assert [r["wall_time_s"] for r in read_rows(paths.metrics_csv)] == [10.0, 17.0]
 
 
-def test_a_full_disk_costs_no_row_once_there_is_room(paths, no_summaries, monkeypatch, capsys):
-    log = MetricsLog(paths, [])
-    log.write(row(100))
-
-    def full(*_args, **_kwargs):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(type(paths.metrics_csv), "open", full)
-        log.write(row(200))
-        log.write(row(300))
-    assert capsys.readouterr().err.count("No space left on device") == 1
-    log.write(row(400))
-    assert steps(paths) == [100, 200, 300, 400]
-
-
 def test_tensorboard_has_the_same_numbers_under_the_same_names(paths):
     log = MetricsLog(paths, [])
     for train_step, value in ((100, 1.0), (200, 2.0)):

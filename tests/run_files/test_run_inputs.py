@@ -15,8 +15,7 @@ from tests.support.starts_of_a_project import PARAMS, ROOT, Starter, loaded_mass
 from tfagents_system.launch import prepare
 from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.input_files import check_input_files, with_paths
-from tfagents_system.settings.load_params import load_env_config, load_params
+from tfagents_system.settings.load_params import check_input_files, load_env_config, load_params, with_paths
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.resolved import read_run
 

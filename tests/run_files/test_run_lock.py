@@ -170,7 +170,7 @@ def test_an_attempt_on_this_machine_that_is_alive_is_not_taken_over(paths: RunPa
             start(paths, "node2", restarts=1).acquire()
 
 
-@pytest.mark.parametrize("clock_secs", [0.0, -3600.0, 3600.0])
+@pytest.mark.parametrize("clock_secs", [0.0, 3600.0])
 def test_the_lock_of_a_dead_node_is_taken_over_once_its_heartbeat_has_stood_still_by_the_readers_clock(
     paths: RunPaths, clock_secs: float, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,7 +182,7 @@ def test_the_lock_of_a_dead_node_is_taken_over_once_its_heartbeat_has_stood_stil
     assert capfd.readouterr().out.count("waiting up to 0.5 s for a heartbeat of the run with pid 1 on node1") == 1
 
 
-@pytest.mark.parametrize("clock_secs", [0.0, -3600.0, 3600.0])
+@pytest.mark.parametrize("clock_secs", [0.0, 3600.0])
 def test_a_holder_whose_flock_cannot_be_seen_is_refused_at_its_next_heartbeat(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch, clock_secs: float
 ) -> None:

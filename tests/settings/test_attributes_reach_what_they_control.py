@@ -8,13 +8,9 @@ from tf_agents.trajectories import time_step
 
 from tests.support.fakes import agent_of
 from tests.support.fed_builder import FedEpisode
-from tfagents_system.agents import algorithms
-from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.layers import BatchRenormalization, Dropout
-from tfagents_system.hyperparameters import described_by
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.trainer.training_log import TrainingRow
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.segment_builder import segment_builder
 
@@ -58,17 +54,6 @@ def test_an_algorithm_has_the_networks_and_the_adam_of_its_paper(algorithm):
     assert float(agent.alpha_optimizer._get_hyper("beta_1")) == pytest.approx(0.9)
 
 
-def test_an_algorithm_whose_row_says_nothing_has_the_values_of_sac():
-    class New(TrainParamsBase):
-        algorithm = "new"
-        actor_update_period = 3
-
-    names = ("num_critics", "actor_update_period", "critic_layer_norm", "critic_dropout", "batch_renormalization")
-    assert [algorithms.value(New, name) for name in names] == [2, 3, False, 0.0, False]
-    named = {name for each in described_by(TrainParamsBase).values() for name in each.by_algorithm.named}
-    assert named < set(algorithms.ALGORITHMS)
-
-
 def test_drawing_follows_the_attributes():
     params = params_with(n_step=3, discount=0.9, frame_stack=2, batch_size=32, validation_share=0.1, num_iter=1)
     settings = draw_settings(params, LAYOUT, 7)
@@ -106,14 +91,3 @@ def test_workers_cut_episodes_for_sequences_and_stacked_frames():
         assert [segment.history for segment in sent] == history
         assert [segment.lead for segment in sent] == lead
         assert all(segment.held_out for segment in sent)
-
-
-@pytest.mark.parametrize("is_wanted", [False, True])
-def test_rewards_are_scaled_where_it_is_wanted(is_wanted):
-    params = params_with(normalize_rewards=is_wanted)
-    agent = make_agent(params, OBSERVATION, ACTION, tf.Variable(0, dtype=tf.int64))
-    assert hasattr(agent, "reward_scale") == is_wanted
-    if is_wanted:
-        agent.reward_scale.update(tf.constant([5.0, 9.0]))
-    row = TrainingRow(agent).take(0, 0, 0)
-    assert row.get("reward_scale") == (pytest.approx(2.0) if is_wanted else None), "for metrics.csv"

@@ -106,18 +106,6 @@ def test_what_is_no_grid_is_refused(tmp_path: Path, content: Any, part: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("512", 512), ("1e-3", 1e-3), ("true", True), ("null", None), ("[256, 256]", [256, 256]),
-        ('{"a": 1}', {"a": 1}),
-        ("bfloat16", "bfloat16"), ("", ""), ("a=b", "a=b"), ('"512"', "512"), ("/some/path", "/some/path"),
-    ],
-)  # fmt: skip
-def test_values_are_json_or_text(text: str, value: Any) -> None:
-    assert parse_value(text) == value and type(parse_value(text)) is type(value)
-
-
-@pytest.mark.parametrize(
     ("text", "part"),
     [
         ("True", "true, false, null"), ("None", "null"), ("(1, 2)", r"\[256, 256\]"), ("[1,", "not valid JSON"),

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from tfagents_system.hyperparameters import Hyperparameters
 from tfagents_system.settings.overrides import Overrides, parse_assignments
 
 
@@ -27,12 +26,6 @@ def test_each_setting_goes_where_it_belongs() -> None:
     assert overrides.in_words() == (
         "batch_size=512 config.env.mass=2 config.env.name=walker SAC_SEED=3 SAC_EXP_NAME=007"
     )
-
-
-@pytest.mark.parametrize("name", [name for name in Hyperparameters.__annotations__ if not name.startswith("_")])
-def test_every_attribute_can_be_set(name: str) -> None:
-    overrides, findings = sorted_out(f"{name}=0.5")
-    assert (overrides, findings) == (Overrides(params={name: 0.5}), [])
 
 
 @pytest.mark.parametrize(("name", "meant"), [("sac_seed", "SAC_SEED"), ("Sac_Exp_Name", "SAC_EXP_NAME")])
@@ -82,11 +75,6 @@ def test_all_that_is_wrong_is_told() -> None:
     ):  # fmt: skip
         assert part in text
     assert len(findings) == 15
-
-
-def test_a_users_own_variable_is_known_where_it_is_set() -> None:
-    overrides, findings = sorted_out("SAC_MY_MASS=2", variables=("SAC_MY_MASS",))
-    assert (overrides.variables, findings) == ({"SAC_MY_MASS": "2"}, [])
 
 
 def test_the_configuration_is_merged_key_by_key_and_stays_as_it_was() -> None:

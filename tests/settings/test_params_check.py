@@ -23,7 +23,6 @@ from tfagents_system.examples.reach import params as reach
 from tfagents_system.hyperparameters import Count, Hyperparameters, MayChange, When, described_by
 from tfagents_system.settings import params_check
 from tfagents_system.settings.params_check import check_env_config, check_params
-from tfagents_system.settings.variables import attribute_docs
 from tfagents_system.train_params_base import TrainParamsBase
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,18 +52,6 @@ def test_every_attribute_has_a_rule() -> None:
         assert each.default is getattr(TrainParamsBase, each.name) is vars(Hyperparameters)[each.name], (
             "a plain attribute"
         )
-
-
-def test_every_attribute_is_in_the_document_with_what_its_line_says() -> None:
-    page = (ROOT / "docs/reference/parameters.md").read_text()
-    rows = {row.split("`")[1]: row for row in page.splitlines() if row.startswith("| `")}
-    assert list(rows) == list(described_by(TrainParamsBase)) and all(
-        attribute_docs(Hyperparameters)[name] for name in rows
-    )
-    assert "`None`: `10` with redq, `5` with tqc, else `2` | an integer of at least 1, or None" in rows["num_critics"]
-    assert "`burn_in` = 0 (an integer of at least 0, transitions): " in rows["recurrent"]
-    assert "Acts with `num_eval_episodes`." in rows["best_metric"] and "episodes in total" in rows["num_eval_episodes"]
-    assert "Acts unless `algorithm = 'crossq'`." in rows["target_update_tau"]
 
 
 def test_one_annotated_line_makes_a_hyperparameter() -> None:
@@ -213,35 +200,6 @@ def test_what_an_algorithm_cant_have_is_told(attributes: dict[str, Any], told: s
     assert told in finding
 
 
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        {"algorithm": "redq", "num_critics": 1, "num_target_critics": 1, "actor_update_period": 1},
-        {"algorithm": "redq", "num_critics": 10, "num_target_critics": 10, "recurrent": True},
-        {"algorithm": "droq", "num_critics": 5},
-        {
-            "algorithm": "tqc",
-            "num_critics": 1,
-            "tqc": {"num_quantiles": 2, "num_dropped_quantiles": 1},
-            "recurrent": True,
-        },
-        {"algorithm": "crossq", "num_critics": 3, "actor_update_period": 1, "learn_entropy_coef": False},
-        {"tqc": {"num_dropped_quantiles": 30}},
-    ],
-)
-def test_what_an_algorithm_can_have_passes(attributes: dict[str, Any]) -> None:
-    assert findings_for(**attributes) == []
-
-
-def test_all_findings_of_an_algorithm_are_told_at_once() -> None:
-    assert len(findings_for(algorithm="crossq", recurrent=True, num_target_critics=2, num_critics=0)) == 3
-
-
-def test_what_a_rule_has_found_before_a_wrong_value_is_told() -> None:
-    optimizers: dict[str, Any] = {"critic_optimizer": {"momentum": 0.9}, "alpha_optimizer": {"name": "Adam"}}
-    assert len(findings_for(**optimizers)) == 2
-
-
 def test_the_least_ratio_is_at_most_the_most() -> None:
     assert findings_for(min_updates_per_env_step=1.0, asynchronous=True) == []
     assert findings_for(min_updates_per_env_step=3.0, updates_per_env_step=3.0, asynchronous=True) == []
@@ -280,11 +238,6 @@ def test_near_miss_on_the_instance() -> None:
 @pytest.mark.parametrize("name", ["gripper_width", "_batchsize", "actor_learning_rate_decay", "rewards"])
 def test_names_of_the_users_own_pass(name: str) -> None:
     assert findings_for(**{name: 3}) == []
-
-
-def test_hook_that_is_no_method() -> None:
-    (finding,) = findings_for(actor_ctor=None)
-    assert "actor_ctor must be a method" in finding
 
 
 def test_all_findings_at_once() -> None:
@@ -343,20 +296,6 @@ def test_what_can_not_be_had_in_a_deterministic_run_is_told() -> None:
 def test_parts_that_can_not_be_had_together(attributes: dict[str, Any], text: str) -> None:
     (finding,) = findings_for(**attributes)
     assert text in finding
-
-
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        {"network": "simba", "actor_fc_layer_params": (128,), "critic_joint_fc_layer_params": (512, 512)},
-        {"network": "simba", "algorithm": "droq", "critic_layer_norm": False, "critic_dropout": 0},
-        {"critic_layer_norm": True, "critic_dropout": 0.01, "recurrent": True},
-        {"normalize_observations": True, "recurrent": True},
-        {"actor_optimizer": {"name": "sgd", "momentum": 0.9}, "critic_optimizer": {}},
-    ],
-)
-def test_parts_that_go_together_pass(attributes: dict[str, Any]) -> None:
-    assert findings_for(**attributes) == []
 
 
 def test_a_property_that_raises_is_one_finding() -> None:

@@ -91,36 +91,23 @@ def test_a_trainer_elsewhere_needs_a_way_to_its_run(
     assert found.startswith(finding)
 
 
-@pytest.mark.parametrize("beside_vars", [True, False])
-@pytest.mark.parametrize("in_current", [True, False])
-@pytest.mark.parametrize("in_root", [True, False])
 @pytest.mark.parametrize(
     ("variable", "name"), [("SAC_PARAMS", "p.py"), ("SAC_CONFIG", "sub/p.py"), ("SAC_EXPERT_POLICY", "p.py")]
 )
 def test_what_is_trained_is_what_the_vars_files_folder_has(
-    variable: str,
-    name: str,
-    in_root: bool,
-    in_current: bool,
-    beside_vars: bool,
-    environ: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    variable: str, name: str, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = {"vars": tmp_path / "project", "current": tmp_path / "here", "root": tmp_path / "root"}
-    for folder, has_it in zip(folders.values(), (beside_vars, in_current, in_root), strict=True):
+    root, current, project = (tmp_path / folder for folder in ("root", "current", "project"))
+    for folder in (root, current, project):
         (folder / "sub").mkdir(parents=True)
-        if has_it:
-            (folder / name).write_text("")
-    monkeypatch.chdir(folders["current"])
+    monkeypatch.chdir(current)
     environ |= {"SAC_PARAMS": str(tmp_path / "my_params.py"), variable: name}
-    values, findings = read_variables(environ, vars_file=folders["vars"] / "vars.sh", root=folders["root"])
     field = variable.removeprefix("SAC_").lower()
-    if beside_vars or in_current or in_root:
-        expected = folders["vars"] if beside_vars else folders["current"] if in_current else folders["root"]
-        assert (values[field], findings) == (expected / name, [])
-    else:
-        assert len(findings) == 1 and field not in values
+    for folder in (None, root, current, project):
+        if folder is not None:
+            (folder / name).write_text("")
+        values, findings = read_variables(environ, vars_file=project / "vars.sh", root=root)
+        assert (values.get(field), len(findings)) == ((None, 1) if folder is None else (folder / name, 0))
 
 
 def test_how_a_worker_deals_with_its_environments(environ: dict[str, str], tmp_path: Path) -> None:

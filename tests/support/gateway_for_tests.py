@@ -24,7 +24,7 @@ from tests.support.settings_for_tests import variables_with
 from tests.support.waiting import until
 from tfagents_system.cluster import gateway as gateway_module
 from tfagents_system.cluster.gateway import Gateway, RemoteSlots
-from tfagents_system.machine.worker_slots import SlotCounts
+from tfagents_system.machine.claims import SlotCounts
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.resolved import Settings
 from tfagents_system.transport import credentials

@@ -15,13 +15,10 @@ HOSTILE = "<b>x</b><img src=x onerror=\"document.title='owned'\">"
 _METRICS = ("critic_loss", "actor_loss", "alpha", "q_mean", "updates_per_s", "env_steps_per_s", "curriculum/mass")
 
 
-def make_run(
-    folder: Path, rows: int = 200, *, offset: float = 0.0, more_metrics: int = 0, video_bytes: int = 0
-) -> RunPaths:
+def make_run(folder: Path, rows: int = 200, *, more_metrics: int = 0, video_bytes: int = 0) -> RunPaths:
     """Learns from -1000 to about -100, evaluated at every tenth row; its third metric has one peak.
 
     Args:
-      offset: Added to all returns.
       more_metrics: Further ones, of the environment.
     """
     paths = RunPaths(folder)
@@ -30,7 +27,7 @@ def make_run(
     names = ["train_step", "iteration", "env_steps", "wall_time_s", "train_return", "eval_return", "eval_return_std"]
     lines, episodes = [",".join([*names, *_METRICS, *own, f'"train/{HOSTILE.replace(chr(34), chr(34) * 2)}"'])], []
     for k in range(rows):
-        value = offset - 1000 + 900 * (1 - math.exp(-5 * k / rows)) + 20 * math.sin(k)
+        value = -1000 + 900 * (1 - math.exp(-5 * k / rows)) + 20 * math.sin(k)
         evaluated = [f"{value + 30:.6g}", "25.5"] if k % 10 == 9 else ["", ""]
         peak = 1e4 if k == rows // 3 else 0.5
         metrics = [300 / (1 + k), 0.1 * k + math.sin(k), peak, value / 10, 450 + k % 7, 1800 + k % 11, k // 50]
@@ -44,7 +41,7 @@ def make_run(
     paths.metrics_csv.write_text("\n".join(lines) + "\n")
     header = "train_step,iteration,env_steps,wall_time_s,worker,return,length,success"
     paths.episodes_csv.write_text("\n".join([header, *episodes]) + "\n")
-    _write_inputs(paths, seed=len(str(folder)) + int(offset))
+    _write_inputs(paths, seed=3)
     if video_bytes:
         paths.videos.mkdir()
         (paths.videos / "latest_seed_0_episode_1.mp4").write_bytes(bytes(video_bytes))

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfagents_system.machine.worker_slots import SlotCounts
+from tfagents_system.machine.claims import SlotCounts
 from tfagents_system.policies.names import checkpoint_name
-from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.metrics import MetricsLog, read_rows
 from tfagents_system.run_files.run_paths import RunPaths
@@ -22,6 +21,7 @@ from tfagents_system.trainer.evaluations import PolicyEvaluations, WorkerReports
 from tfagents_system.trainer.state import TrainerState
 from tfagents_system.trainer.trainer import Trainer
 from tfagents_system.trainer.training_log import TrainingLog
+from tfagents_system.transport.episode_reports import Episode, Report
 from tfagents_system.transport.tables import Progress
 
 PERIOD = 10

@@ -16,17 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tf_agents.trajectories import time_step as ts
 
-from tests.support.acting import LaneActor, action
-from tests.support.learner import Learner
 from tests.support.ports import free_port
 from tfagents_system import run
 from tfagents_system.errors import EXIT_DONE, TERMS, UserError, in_callers_terms
 from tfagents_system.examples.racing.environment import RacingEnvironment
 from tfagents_system.examples.racing.trajectory_reward import read_points
-from tfagents_system.machine.worker_slots import COLLECT, EXPERT, TEST
-from tfagents_system.policies.worker_policy import FixedPolicy
+from tfagents_system.machine.claims import COLLECT, EXPERT, TEST
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.params_check import check_params
 from tfagents_system.settings.variables import RunVariables
@@ -181,7 +177,7 @@ def test_a_gpu_is_used_where_there_is_one(
 ) -> None:
     tmrl.server_command(load())
     for gpus, wanted, told in ([["0"], True, False], [[], True, True], [["0"], False, False]):
-        monkeypatch.setattr(tmrl.gpus, "usable_gpus", lambda environ, gpus=gpus: gpus)
+        monkeypatch.setattr(tmrl.cpus, "usable_gpus", lambda environ, gpus=gpus: gpus)
         capsys.readouterr()
         variables = variables_of(tmrl.trainer_command(load(CUDA_TRAINING=wanted)))
         assert ("SAC_TRAIN_GPUS" in variables) == (bool(gpus) and wanted)
@@ -357,32 +353,3 @@ def test_the_car_sees_and_gets_what_the_file_says(home: Path, capsys: pytest.Cap
     out = capsys.readouterr().out
     assert "step    25  reward" in out and "end: horizon after 25 steps" in out
     assert (home / "check_environment" / "step_0021_camera.png").exists()
-
-
-class Driver(LaneActor):
-    """The built-in driver as an actor."""
-
-    def __init__(self, env: Any, drive: Any) -> None:
-        self._policy = FixedPolicy(drive, env.actions)
-
-    def action(self, lane: int, time_step: ts.TimeStep) -> Any:
-        return action(self._policy, time_step, True)
-
-
-def test_a_lap_of_the_file_is_trained_on(home: Path, tmp_path: Path) -> None:
-    """In one process: the driver's lap through segments, ring and draws into updates, as config.json says."""
-    tmrl.main(["--install"])
-    config = load(**SIMULATED, MEMORY_SIZE=3000, BATCH_SIZE=32)
-    params = params_of(config)
-    own = {"frame_stack": params.frame_stack, "action_history": params.action_history}
-    learner = Learner(tmp_path / "ring", params.env_ctor, params.horizon, **config.attributes, **own)
-    (lap,) = learner.collect(1, Driver(learner.env, params.expert_policy_ctor()))
-    assert lap.length == 613, "the lap of the recorded trajectory"
-    assert lap.episode_return == pytest.approx(100.0 + 41.8, abs=0.5), "END_OF_TRACK, and 0.01 for each of its points"
-    kernel = max(learner.agent.critics[0].trainable_variables, key=lambda variable: variable.shape.num_elements())
-    before = kernel.numpy()
-    losses = learner.train(20)
-    assert all(np.isfinite(value) for value in losses.values())
-    assert np.abs(kernel.numpy() - before).max() == pytest.approx(20 * 0.00005, rel=0.5), (
-        "20 steps of Adam at LR_CRITIC"
-    )

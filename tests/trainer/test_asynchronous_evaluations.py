@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.trainer_without_agent import STRAGGLER_SECS, Run, now
 from tfagents_system.machine.files import write_json
-from tfagents_system.report.episodes import eval_share
+from tfagents_system.transport.episode_reports import eval_share
 
 __all__ = ["now"]  # A fixture.
 

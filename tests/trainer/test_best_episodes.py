@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.report.episodes import KeptEpisode, Report
 from tfagents_system.run_files.episodes import RecordedEpisode, load_episode
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.evaluations import BestEpisodes, WorkerReports
+from tfagents_system.transport.episode_reports import KeptEpisode, Report
 
 EPISODE = RecordedEpisode(
     lists={"actions": np.zeros((2, 1), np.float32), "rewards": np.ones(2, np.float32)},

@@ -8,12 +8,12 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 
+from tfagents_system.machine.claims import SlotCounts
 from tfagents_system.machine.files import write_json
-from tfagents_system.machine.worker_slots import SlotCounts
-from tfagents_system.report.episodes import Episode, Evaluations, Report
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer import evaluations as evaluations_module
 from tfagents_system.trainer.evaluations import PolicyEvaluations
+from tfagents_system.transport.episode_reports import Episode, Evaluations, Report
 from tfagents_system.transport.tables import EVAL_WEIGHTS, REPORTS, Progress
 from tfagents_system.worker import evaluator as evaluator_module
 from tfagents_system.worker.evaluator import Evaluator

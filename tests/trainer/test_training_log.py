@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfagents_system.report.episodes import Episode, Report
 from tfagents_system.trainer import training_log as module
 from tfagents_system.trainer.training_log import TrainingLog, TrainingRow
+from tfagents_system.transport.episode_reports import Episode, Report
 
 
 def report(iteration: int, *returns: float, wind: float = 0.0) -> Report:

@@ -22,7 +22,6 @@ from tests.support.waiting import until
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.machine.threads import leave_python_to_steps
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import ServerUnreachableError, StoppedError, Waiting
@@ -36,6 +35,7 @@ from tfagents_system.worker.background import (
     BackgroundReader,
     BackgroundSender,
     Chore,
+    leave_python_to_steps,
 )
 from tfagents_system.worker.links import make_links
 from tfagents_system.worker.progress import ProgressReader

@@ -17,9 +17,9 @@ from tests.support.fakes import CounterEnv, FakeParams
 from tests.support.tracks_driven import Tracks
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.examples.racing import params as racing
-from tfagents_system.report.episodes import Episode, Report, eval_episodes, summarize
 from tfagents_system.role import Role
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.episode_reports import Episode, Report, eval_episodes, summarize
 from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.episode_runner import EpisodeRunner, RepeatableSeeds
 from tfagents_system.worker.evaluator import Evaluator

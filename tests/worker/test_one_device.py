@@ -22,12 +22,12 @@ from tfagents_system.envs.curriculum import Curriculum, Place
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.report.episodes import TRAIN, Episode, KeptEpisode, Report
 from tfagents_system.role import Role
 from tfagents_system.run_files.episodes import RecordedEpisode
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
+from tfagents_system.transport.episode_reports import TRAIN, Episode, KeptEpisode, Report
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.background import Chore

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 from collections.abc import Iterator
 
 from tfagents_system.errors import UserError
@@ -94,3 +95,12 @@ class Findings:
 def counted(number: int, what: str) -> str:
     """`1 error`, `2,000 errors`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package or module of this name can be imported.
+
+    A mere folder is none, though Python imports it as a namespace package: W&B makes a `wandb/` where it runs.
+    """
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None

@@ -25,10 +25,9 @@ from absl import logging
 
 import tfagents_system
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
-from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.claims import KINDS, Claims, SlotCounts, claim_of
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
-from tfagents_system.machine.worker_slots import KINDS, SlotCounts, claim_of
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.heartbeat import MOST_BYTES, clean_text, parse_beat, read_heartbeat
 from tfagents_system.run_files.run_paths import GATEWAY, TRAINER, RunPaths, worker_role
@@ -101,7 +100,7 @@ class Session:
 
 
 class RemoteSlots:
-    """The slots (machine/worker_slots.py) of one run that roles elsewhere may have, which are known by a secret.
+    """The slots (machine/claims.py) of one run that roles elsewhere may have, which are known by a secret.
 
     A slot in use is never given twice, and a worker that reconnects or was restarted gets its own slot back.
 

@@ -37,18 +37,16 @@ from tfagents_system.launch.run_settings import resolve
 from tfagents_system.launch.run_status import say
 from tfagents_system.launch.supervisor import RoleProcess, Rules, Supervisor, claim_cpus, end_orphans
 from tfagents_system.machine import peers
-from tfagents_system.machine.claims import Claims, held_cpus
+from tfagents_system.machine.claims import COLLECT, KINDS, Claims, held_cpus
 from tfagents_system.machine.files import read_json, write_atomically
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.machine.worker_slots import COLLECT, KINDS
-from tfagents_system.report.run_model import is_dead, is_under_way
-from tfagents_system.report.status import fault_lines
+from tfagents_system.report.status import fault_lines, is_dead, is_under_way
 from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
-from tfagents_system.settings.input_files import FOLDER, copies_of
+from tfagents_system.settings.load_params import INPUT_FILES, input_files_of
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.resolved import SHARED, Settings
 from tfagents_system.settings.variables import RunVariables, as_text, read_variables, variable_name, without_task
@@ -279,7 +277,7 @@ class JoinPreparation(Preparation):
         if (run := self._target.run) is not None:
             files = [run.params, run.config, run.specs, run.run_json]
             contents = {path.name: path.read_bytes() for path in files}
-            contents |= {f"{FOLDER}/{path.name}": path.read_bytes() for path in run.input_files.glob("*")}
+            contents |= {f"{INPUT_FILES}/{path.name}": path.read_bytes() for path in run.input_files.glob("*")}
             copied = run_inputs.kept_digests(run)
             return JoinInputs(contents) if copied is None else JoinInputs(contents, run.params_folder, list(copied))
         assert self.paths is not None and self.inspection.specs is not None
@@ -288,8 +286,8 @@ class JoinPreparation(Preparation):
             self.paths.config.name: self.values["config"].read_bytes(),
             self.paths.specs.name: self.inspection.specs,
         }
-        sources = copies_of(self.inspection.config, self.values["params"].parent)
-        contents |= {f"{FOLDER}/{name}": path.read_bytes() for name, path in sources.items()}
+        sources = input_files_of(self.inspection.config, self.values["params"].parent)
+        contents |= {f"{INPUT_FILES}/{name}": path.read_bytes() for name, path in sources.items()}
         return JoinInputs(contents)
 
     def _most_that_fit(self, slots: int | None) -> int:

@@ -25,7 +25,7 @@ from pathlib import Path
 from tfagents_system.errors import UserError
 from tfagents_system.machine import peers, processes
 from tfagents_system.machine.files import read_json
-from tfagents_system.report.run_model import is_dead
+from tfagents_system.report.status import is_dead
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport import credentials

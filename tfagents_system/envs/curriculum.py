@@ -17,8 +17,16 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from tfagents_system.checks.rules import TRUE_OR_FALSE, Rule, broken, broken_keys, integer_from, is_kept, is_number
-from tfagents_system.checks.spelling import near_misses
+from tfagents_system.checks.rules import (
+    TRUE_OR_FALSE,
+    Rule,
+    broken,
+    broken_keys,
+    integer_from,
+    is_kept,
+    is_number,
+    near_misses,
+)
 from tfagents_system.errors import UserError, shown
 
 APPLY_TO_EVAL = "apply_to_eval"

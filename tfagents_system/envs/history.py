@@ -23,9 +23,9 @@ import tensorflow as tf
 import tree
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.checks.frame_stacks import FrameStack, frames_of_leaves, leaf_name
 from tfagents_system.envs.action_history import KEY as ACTION_HISTORY
 from tfagents_system.envs.action_history import OBSERVATION
+from tfagents_system.hyperparameters import FrameStack, frames_of_leaves, leaf_name
 from tfagents_system.train_params_base import TrainParamsBase
 
 HORIZON_TIME = "horizon_time"

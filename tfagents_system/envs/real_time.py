@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import gymnasium
 
-from tfagents_system.checks.spelling import near_misses
+from tfagents_system.checks.rules import near_misses
 from tfagents_system.envs.clocks import Call, Clock, MonotonicClock
 from tfagents_system.envs.layers import options_of_evaluation
 from tfagents_system.envs.step_times import (

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from tfagents_system.checks.findings import is_installed
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.errors import UserError
-from tfagents_system.machine.installed import is_installed
 
 _PROBE_DEADLINE_SECS = 60.0
 _DEFAULT_FPS = 30.0

@@ -16,8 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_DONE, UserError, exit_with
+from tfagents_system.errors import EXIT_DONE, UserError, called_as, exit_with
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.errors import UserError
 from tfagents_system.experience import minari_sets
 from tfagents_system.experience.conversion import Conversion, action_differences, stored_episodes
 from tfagents_system.experience.episodes import segments_of
 from tfagents_system.experience.transfer import read_episodes
+from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.replay.filling import add_segments, finite
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_files import DESCRIPTION

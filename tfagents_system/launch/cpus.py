@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine import cpus, gpus
+from tfagents_system.machine import cpus
 from tfagents_system.machine.claims import held_cpus
 from tfagents_system.machine.cpus import Core, format_cpu_list
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, worker_role
@@ -266,11 +266,11 @@ def places_of(runs: Sequence[Run], parallel: int) -> list[Place]:
     """
     devices, trained = list[str](), [environ for values, environ in runs if values.get("train_gpus")]
     if trained:
-        devices = gpus.usable_gpus(trained[0])[:parallel]
+        devices = cpus.usable_gpus(trained[0])[:parallel]
         if len(devices) < parallel:
             raise UserError(
                 f"SAC_TRAIN_GPUS=1: {parallel} runs at once need a GPU each, {len(devices)} may be used here "
-                f"(CUDA_VISIBLE_DEVICES: {gpus.found(trained[0])}): lower --parallel, ask the cluster for more "
+                f"(CUDA_VISIBLE_DEVICES: {cpus.found_gpus(trained[0])}): lower --parallel, ask the cluster for more "
                 f"(--gpus-per-node={parallel}), or unset SAC_TRAIN_GPUS"
             )
     ids, quota, allotment = cpus.allowed_cpus(), cpus.cgroup_quota(), cpus.slurm_allotment(os.environ)

@@ -18,7 +18,7 @@ from tfagents_system.checks.findings import Findings
 from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
 from tfagents_system.errors import UserError, shown
-from tfagents_system.machine.worker_slots import EVAL, EXPERT
+from tfagents_system.machine.claims import EVAL, EXPERT
 from tfagents_system.run_files.run_directory import from_line
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken

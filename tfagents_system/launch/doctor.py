@@ -11,12 +11,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
+from tfagents_system.checks.findings import is_installed
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
 from tfagents_system.launch import required_packages
 from tfagents_system.launch.python_path import run_python_path
-from tfagents_system.machine import gpus
-from tfagents_system.machine.cpus import allowed_cpus, cores_of, format_cpu_list
-from tfagents_system.machine.installed import is_installed
+from tfagents_system.machine.cpus import allowed_cpus, cores_of, format_cpu_list, usable_gpus
 from tfagents_system.report.long_work import LongWork
 
 OK, LACKS, NONE = "ok", "LACKS", "-"
@@ -70,7 +69,7 @@ def _lines() -> Iterator[tuple[str, str, str]]:
             yield LACKS, kind, f"draws nothing: {fault}"
         else:
             yield OK, kind, "draws without a screen"
-    if not (names := gpus.usable_gpus(os.environ)):
+    if not (names := usable_gpus(os.environ)):
         yield NONE, "GPU", "none: trainers use CPUs"
     elif _fault_of(_SEES_A_GPU, names[0]):
         lack = "but TensorFlow can use none: install the extra [gpu] to train on one"

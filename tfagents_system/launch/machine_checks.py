@@ -14,15 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.findings import Findings
+from tfagents_system.checks.findings import Findings, is_installed
 from tfagents_system.launch import required_packages
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import Claims, held_cpus
-from tfagents_system.machine.cpus import format_cpu_list
+from tfagents_system.machine.cpus import FOUND_GPUS, format_cpu_list, usable_gpus
 from tfagents_system.machine.files import existing_ancestor
-from tfagents_system.machine.gpus import FOUND, gpu_of_trainer
-from tfagents_system.machine.installed import is_installed
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import COUNTS
 
@@ -91,13 +89,13 @@ def _check_gateway(values: Mapping[str, Any], findings: Findings) -> None:
 
 
 def check_gpu(environ: Mapping[str, str], findings: Findings) -> None:
-    if (gpu := gpu_of_trainer(environ)) is not None:
-        findings.fact("GPU", f"the trainer's is {gpu}")
+    if gpus := usable_gpus(environ):
+        findings.fact("GPU", f"the trainer's is {gpus[0]}")
         return
     findings.error(
         "GPU",
         "SAC_TRAIN_GPUS=1, but there is no GPU that may be used here (CUDA_VISIBLE_DEVICES: "
-        f"{environ.get(FOUND, 'not set')}): ask the cluster for one (--gpus-per-node=1), or unset it",
+        f"{environ.get(FOUND_GPUS, 'not set')}): ask the cluster for one (--gpus-per-node=1), or unset it",
     )
 
 

@@ -19,10 +19,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tfagents_system.checks.called_as import called_as, option
 from tfagents_system.checks.findings import ERROR, FACT, Findings, counted
 from tfagents_system.envs.faults import SHOW_TRACES
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, exit_with, in_callers_terms
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, called_as, exit_with, in_callers_terms, option
 from tfagents_system.launch import costs, forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.forks import RoleStarter
@@ -39,9 +38,9 @@ from tfagents_system.launch.run_settings import (
 )
 from tfagents_system.launch.supervisor import end_orphans, supervise
 from tfagents_system.launch.trial import Inspection, run_trial
+from tfagents_system.machine.claims import COLLECT
 from tfagents_system.machine.files import fault_of_private, write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
-from tfagents_system.machine.worker_slots import COLLECT
 from tfagents_system.replay.stored_ring import ring_folder
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.status import finished_in_words
@@ -50,7 +49,7 @@ from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken, find, split, taken_by
-from tfagents_system.settings.input_files import copies_of
+from tfagents_system.settings.load_params import input_files_of
 from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variables import AGENT, TAKES, RunVariables, unknown_names
 
@@ -355,7 +354,7 @@ class Preparation:
             self.copy,
             self._digests,
             imported=self.inspection.imported,
-            input_files=copies_of(self.inspection.config, params.parent),
+            input_files=input_files_of(self.inspection.config, params.parent),
             taken=taken,
             prior_data=self.inspection.prior_data,
         )
@@ -441,7 +440,6 @@ def _write_run(preparation: Preparation) -> bool:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         lock.acquire()  # Of the new directory; another start that takes it first sees that it is another one.
     uses_copies = run_directory.has_begun(paths)
-    changes = run_directory.changes(paths, preparation.overrides, variables)
     overrides = dataclasses.replace(preparation.overrides, defaults=inspection.defaults)
     settings = Settings(variables, overrides, inspection.attributes, inspection.config)
     run_directory.write_inputs(paths, settings, preparation.files(), job=job_of(preparation.environ))
@@ -451,8 +449,6 @@ def _write_run(preparation: Preparation) -> bool:
         return False
     used = (paths.params, paths.config) if uses_copies else (variables.params, variables.config)
     print(f"{variables.exp_name}: params {used[0]}, config {used[1]}, run directory {paths.exp_dir}")
-    if changes:
-        print(f"changed for this run from now on: {changes}")
     if words := preparation.overrides.in_words():
         print(f"settings: {words}")
     for name in ("another run", "prior data"):

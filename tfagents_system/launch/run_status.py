@@ -16,13 +16,13 @@ from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.report.run_model import how_far
 from tfagents_system.report.status import (
     FaultTally,
     fault_lines,
     finished_in_words,
     format_number,
     format_results,
+    how_far,
     lost_workers,
     time_shares,
     write_status,

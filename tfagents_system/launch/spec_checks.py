@@ -16,7 +16,7 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.encoder import convolutions, has_own_networks, is_encoded
 from tfagents_system.checks.findings import Findings
-from tfagents_system.checks.spelling import near_misses
+from tfagents_system.checks.rules import near_misses
 from tfagents_system.envs import actions
 from tfagents_system.envs.backends import is_batched
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum

@@ -37,12 +37,11 @@ from tfagents_system.launch.forks import MARK_VARIABLE, ForkedProcess, RoleStart
 from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.launch.run_status import RunStatus, or_why_not, say
 from tfagents_system.machine import processes, watchdog
-from tfagents_system.machine.claims import Claims, held_cpus
+from tfagents_system.machine.claims import Claims, claim_of, held_cpus
+from tfagents_system.machine.cpus import usable_gpus
 from tfagents_system.machine.files import read_json, write_json
-from tfagents_system.machine.gpus import gpu_of_trainer
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag, role_stop_signal
-from tfagents_system.machine.worker_slots import claim_of
 from tfagents_system.report.tracking import is_tracked, keep_tracked
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import STALE_SECS, read_heartbeat
@@ -782,6 +781,6 @@ def _environ_of(role: str, plan: CpuPlan, variables: RunVariables, port: int) ->
     }
     if is_worker(role):
         own["SLURM_PROCID"] = role.removeprefix("worker_")
-    if role == TRAINER and variables.train_gpus and (gpu := gpu_of_trainer(os.environ)) is not None:
-        own["CUDA_VISIBLE_DEVICES"] = gpu
+    if role == TRAINER and variables.train_gpus and (gpus := usable_gpus(os.environ)):
+        own["CUDA_VISIBLE_DEVICES"] = gpus[0]
     return {**os.environ, **variables.to_environ(), **own}

@@ -27,7 +27,6 @@ from tfagents_system.agents.iteration_counts import (
     updates_ratio,
 )
 from tfagents_system.checks.findings import ERROR, Findings
-from tfagents_system.envs.curriculum import check_curriculum
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, ProcessSettings, build_timeout_secs
 from tfagents_system.errors import UserError
 from tfagents_system.launch import costs, data_checks, forks
@@ -239,8 +238,7 @@ class Inspector:
             self._findings.error(CONFIG, *overrides.unknown_keys(config))
             config = overrides.merged(config)
             # `_horizon_of` tells where there is none.
-            wrong = params_check.check_env_config({HORIZON: 1, **config}) + check_curriculum(config)
-            self._findings.error(CONFIG, *wrong)
+            self._findings.error(CONFIG, *params_check.check_env_config({HORIZON: 1, **config}))
             self._findings.fact(CONFIG, f"{path}: {', '.join(config) or 'no keys'}")
             return config
         return None

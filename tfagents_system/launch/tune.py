@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.agents.iteration_counts import updates_ratio
-from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_DONE, UserError, exit_with
+from tfagents_system.errors import EXIT_DONE, UserError, called_as, exit_with
 from tfagents_system.launch import forks
 from tfagents_system.launch.costs import Cost, Costs, iteration_secs, time_steps, time_updates, updates_per_step
 from tfagents_system.launch.cpus import plan_cpus

@@ -1,9 +1,10 @@
-"""The CPUs that this process may use: their ids, cores and NUMA nodes, and how runs divide them."""
+"""The CPUs that this process may use: their ids, cores and NUMA nodes, and how runs divide them; and the GPUs."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import re
@@ -160,3 +161,31 @@ def in_order(cores: Sequence[Core], needed: int) -> list[int]:
 
     ranks = {node: rank(node) for node in {core.node for core in cores}}
     return [cpu for *_, cpu in sorted((load, ranks[node], cpu) for load, node, cpu in ranked)]
+
+
+# The GPUs of trainers. All other programs of a run see none.
+
+FOUND_GPUS = "TFAGENTS_CUDA_VISIBLE_DEVICES"  # CUDA_VISIBLE_DEVICES as the launcher found it.
+_ALL_GPUS = "all"  # It was not set.
+_NO_GPU = ("", "-1", "NoDevFiles")  # The last one is SLURM's word for a job without a GPU.
+
+
+def found_gpus(environ: Mapping[str, str]) -> str:
+    """CUDA_VISIBLE_DEVICES as it was when the launcher was started."""
+    return environ.get(FOUND_GPUS, environ.get("CUDA_VISIBLE_DEVICES", _ALL_GPUS))
+
+
+def usable_gpus(environ: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:
+    """The GPUs that may be used, as CUDA_VISIBLE_DEVICES names them; a trainer takes the first.
+
+    Args:
+      environ: The launcher's.
+      devices: Where NVIDIA's device files are.
+    """
+    if found_gpus(environ) == _ALL_GPUS:
+        # WSL 2 has one device file, whatever GPUs there are: at least one.
+        count = len(list(devices.glob("nvidia[0-9]*"))) or int((devices / "dxg").exists())
+        return [str(number) for number in range(count)]
+    names = [name.strip() for name in found_gpus(environ).split(",")]
+    # CUDA itself stops at the first invalid one.
+    return list(itertools.takewhile(lambda name: name not in _NO_GPU, names))

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.called_as import called_as
 from tfagents_system.envs.curriculum import EvaluatedTask
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, called_as, exit_with
 from tfagents_system.playing.saved_run import (
     checkpoint_in_words,
     find_checkpoint,

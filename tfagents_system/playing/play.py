@@ -22,10 +22,10 @@ from tfagents_system.envs.rendering import NO_VIDEO
 from tfagents_system.errors import UserError
 from tfagents_system.playing import video
 from tfagents_system.playing.played_environment import check_fit, make_env, stopping_between_steps
-from tfagents_system.report.episodes import success_rate
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.episodes import ACTIONS, RecordedEpisode, action_names, load_episode
 from tfagents_system.train_params_base import TrainParamsBase
+from tfagents_system.transport.episode_reports import success_rate
 
 if TYPE_CHECKING:
     from tf_agents.policies import py_policy

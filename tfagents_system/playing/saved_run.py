@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.spelling import is_meant
-from tfagents_system.envs.curriculum import check_curriculum
+from tfagents_system.checks.rules import is_meant
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import read_json
@@ -174,7 +173,7 @@ def _process(run: Mapping[str, Any]) -> ProcessSettings | None:
 
 
 def _check(env_config: dict) -> None:
-    if findings := check_env_config(env_config) + check_curriculum(env_config):
+    if findings := check_env_config(env_config):
         raise UserError(*findings)
 
 

@@ -13,7 +13,6 @@ from tf_agents.trajectories import policy_step
 from tf_agents.typing import types
 from tf_agents.utils import common
 
-from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.envs.history import (
     frames_in,
@@ -23,6 +22,7 @@ from tfagents_system.envs.history import (
     with_horizon_time,
     without_horizon_time,
 )
+from tfagents_system.hyperparameters import FrameStack
 
 _FRAMES, _IS_UNDER_WAY, _OWN = "frames", "is_under_way", "policy"
 

@@ -19,8 +19,8 @@ from tf_agents.policies import policy_loader, py_policy
 from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.checks.findings import is_installed
 from tfagents_system.errors import UserError
-from tfagents_system.machine.installed import is_installed
 from tfagents_system.policies import numpy_policy
 from tfagents_system.policies.description import Description, action_array_spec, observation_array_specs
 

@@ -17,8 +17,8 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.agents.noise import mean_and_std
 from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.agents.score_policies import ScorePolicy
-from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.envs.history import horizon_time_leaf
+from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.policies.description import UnsupportedNetworkError
 from tfagents_system.policies.environment_policies import innermost, of_single_frames
 from tfagents_system.policies.tensorflow_policy import TensorFlowWorkerPolicy

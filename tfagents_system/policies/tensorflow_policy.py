@@ -16,8 +16,8 @@ from tensorflow.core.protobuf import config_pb2
 from tf_agents.policies import greedy_policy, tf_policy
 
 from tfagents_system.agents.score_policies import ExploringPolicy, ScorePolicy
-from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.errors import UserError
+from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.policies.environment_policies import innermost, of_single_frames
 from tfagents_system.policies.weights import assign_weights, named_variables
 from tfagents_system.policies.worker_policy import Greedy, LaneSteps, WorkerPolicy

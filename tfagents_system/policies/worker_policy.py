@@ -19,10 +19,10 @@ from tf_agents.policies import py_policy
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.score_policies import BOLTZMANN, EPSILON, NOISE_SCALE, ExploringPolicy, ScorePolicy
-from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.envs.actions import is_finite
 from tfagents_system.envs.history import leaves_seen_by_actor, policy_frames
 from tfagents_system.errors import UserError
+from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.policies.description import NetworkLayers, UnsupportedNetworkError, network_of
 from tfagents_system.policies.fit import arrays_for
 from tfagents_system.policies.numpy_policy import Network

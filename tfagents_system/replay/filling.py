@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from absl import logging
 
-from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.errors import UserError
+from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.recovery import RingFolders
 from tfagents_system.replay.ring import Ring

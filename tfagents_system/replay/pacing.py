@@ -61,7 +61,7 @@ class Lockstep(Pacing):
       num_workers: Planned workers of the run: 0 to num_workers - 1.
       straggler_secs: See above.
       clock: Seconds; monotonic.
-      has_left: Whether a worker said that it has stopped; asked once a second at most. It reads no files itself.
+      has_left: Whether a worker said that it has stopped; asked once a second at most.
       updates_per_env_step: See Pacing.
     """
 

@@ -13,8 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from tfagents_system.agents import algorithms
-from tfagents_system.checks.frame_stacks import FrameStack
-from tfagents_system.hyperparameters import RACE_END_STEPS
+from tfagents_system.hyperparameters import RACE_END_STEPS, FrameStack
 from tfagents_system.replay.hindsight import Hindsight, Relabelled
 from tfagents_system.replay.n_step import Experience, MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.priorities import NO_ROW

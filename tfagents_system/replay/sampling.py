@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tfagents_system.checks.frame_stacks import FrameStack
 from tfagents_system.checks.schedules import Schedule
+from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.replay.hindsight import GoalFunctions
 from tfagents_system.replay.priorities import NO_ROW, Prioritized
 from tfagents_system.replay.ring import Ring, is_held_out, is_repeated

@@ -24,13 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.findings import counted
-from tfagents_system.errors import EXIT_DONE, UserError, exit_with
+from tfagents_system.errors import EXIT_DONE, UserError, called_as, exit_with
 from tfagents_system.machine.files import replacing
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.report.plots import marker, tidy
-from tfagents_system.report.run_model import (
+from tfagents_system.report.status import (
     DONE,
     HIGHEST,
     RETURN,
@@ -38,9 +37,10 @@ from tfagents_system.report.run_model import (
     TRAIN_RETURN,
     UNKNOWN,
     RunModel,
+    aligned,
+    format_number,
     runs_among,
 )
-from tfagents_system.report.status import aligned, format_number
 from tfagents_system.settings.values import differing, in_words
 
 METRICS, TRAINING, MONITOR, EVALUATIONS = "metrics.csv", "metrics.csv (training)", "monitor.csv", "evaluations.npz"
@@ -336,8 +336,12 @@ def table_of(groups: Sequence[Group], metric: str = RETURN) -> list[dict[str, An
     return rows
 
 
-def cells_of(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Names of columns and the texts of a table for people."""
+# What is shown.
+
+
+def print_table(rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
+    """Prints the table, and below it the runs that are not finished."""
+    header = ["group", "runs", "env steps", "final IQM", "95 % interval", "best"]
     cells = []
     for row in rows:
         steps, final, low, high, best = (
@@ -345,15 +349,6 @@ def cells_of(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[st
         )
         interval = "-" if row["final_low"] is None else f"[{low}, {high}]"
         cells.append([row["group"], f"{row['runs']}{'*' if row['unfinished'] else ' '}", steps, final, interval, best])
-    return ["group", "runs", "env steps", "final IQM", "95 % interval", "best"], cells
-
-
-# What is shown.
-
-
-def print_table(rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
-    """Prints the table, and below it the runs that are not finished."""
-    header, cells = cells_of(rows)
     print("\n".join(aligned([header, *cells], header[:1])))
     for run in runs:
         if run.is_of_training:

@@ -1,8 +1,8 @@
-"""report.html: a run, or several ones, as one file for a browser.
+"""report.html: a run as one file for a browser.
 
-    sac report logs/pendulum [logs/...] [--out report.html] [--group NAME=PATTERN]...
+    sac report logs/pendulum [--out report.html]
 
-Only reads files, also of runs that are under way. The file needs no network; it holds no variable in which people put
+Only reads files, also of a run that is under way. The file needs no network; it holds no variable in which people put
 keys or paths (`SAC_JOB_PRELUDE` and its like), but it does hold all settings of the environment.
 """
 
@@ -16,26 +16,23 @@ import hashlib
 import html
 import json
 import math
-import os
 import re
-import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfagents_system.agents.algorithms import PARTS, optimizer_settings
-from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_DONE, UserError, exit_with
+from tfagents_system.errors import EXIT_DONE, UserError, called_as, exit_with
 from tfagents_system.hyperparameters import Hyperparameters, described_by
 from tfagents_system.machine.cpus import format_cpu_list
 from tfagents_system.machine.files import replacing
 from tfagents_system.policies.names import checkpoint_name
-from tfagents_system.report.compare import Group, cells_of, curve_of, group_runs, read_runs, table_of
 from tfagents_system.report.long_work import LongWork, followed
-from tfagents_system.report.run_model import RETURN, TRAIN_RETURN, RunModel, runs_among
 from tfagents_system.report.status import (
+    RETURN,
+    TRAIN_RETURN,
+    RunModel,
     fault_lines,
     format_number,
     format_return,
@@ -43,17 +40,15 @@ from tfagents_system.report.status import (
     problems,
     time_shares,
 )
-from tfagents_system.run_files.run_paths import TRAINER, RunPaths
+from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.settings.values import leaves_of
 from tfagents_system.settings.variables import VARIABLES
 
 AXES = {"environment steps": ("env_steps", 1), "updates": ("train_step", 1), "hours": ("wall_time_s", 3600)}
 _STEPS, *_ = AXES
-_FILE = "report.html"
 _FOLDER = Path(__file__).resolve().parent
-_MOST_POINTS, _MOST_EPISODES = 1200, 4000  # Of a curve, and of single episodes, in the page of one run.
-_ALL_POINTS, _LIKELY_METRICS = 90_000, 40  # Of a page of several runs.
-MOST_BYTES = 4_500_000  # Of all videos of a page, before they become text (4/3 of it).
+_MOST_POINTS, _MOST_EPISODES = 1200, 4000  # Of a curve, and of single episodes.
+MOST_BYTES = 4_500_000  # Of all videos, before they become text (4/3 of it).
 _MONTAGE = "montage.mp4"
 _USUAL = (
     *("critic_loss", "actor_loss", "alpha_loss", "alpha", "q_mean", "train/episode_length"),
@@ -76,18 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog=called_as("python -m tfagents_system.report.page"),
-        description="A run, or several ones together, as one HTML file: curves, settings, videos.",
+        description="A run as one HTML file: curves, settings, videos.",
     )
-    parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/exp_task_*")
-    parser.add_argument("--out", "--output", type=Path, help=f"default: {_FILE} in the run directory; of several here")
-    parser.add_argument(
-        "--group", action="append", default=[], metavar="NAME=PATTERN", help="runs whose directories fit are one group"
-    )
+    parser.add_argument("run", type=Path, help="the run directory")
+    parser.add_argument("--out", "--output", type=Path, help="default: report.html in the run directory")
     args = parser.parse_args(argv)
-    folders = runs_among(args.run)
-    is_own = len(folders) == 1 and os.access(folders[0], os.W_OK)
-    output = args.out or (RunPaths(folders[0]).report if is_own else Path(_FILE))
-    findings = [f"{folder} is no directory: give run directories" for folder in folders if not folder.is_dir()]
+    model = RunModel(args.run)
+    output = args.out or model.paths.report
+    findings = []
+    if not model.is_ours:
+        findings.append(f"{args.run} has no run.json and no metrics.csv: give the directory of a run")
     if output.suffix.lower() not in (".html", ".htm"):
         findings.append(f"--out must be an .html file, found {output}")
     if not output.absolute().parent.is_dir():
@@ -95,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if findings:
         raise UserError(*findings)
     with LongWork("report"):
-        text = page([RunModel(folder) for folder in folders], args.group)
+        text = page(model)
     try:
         with replacing(output) as file:
             file.write(text.encode())
@@ -108,47 +101,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 # The page.
 
 
-def page(models: Sequence[RunModel], patterns: Sequence[str] = ()) -> str:
+def page(model: RunModel) -> str:
     """The file's text. Its Content-Security-Policy lets it run its own scripts alone, and load nothing.
 
-    Args:
-      patterns: `NAME=PATTERN` as of `sac compare`.
-
     Raises:
-      UserError: A folder is no run directory, or plotly is not installed.
+      UserError: plotly is not installed.
     """
-    if strangers := [model.folder for model in models if not model.is_ours]:
-        remedy = "give directories of runs of this toolkit; `sac compare` also takes those of Stable-Baselines3"
-        raise UserError(*(f"{folder} has no run.json and no metrics.csv: {remedy}" for folder in strangers))
-    groups, not_compared = list[Group](), list[str]()
-    if len(models) > 1:
-        try:
-            groups = group_runs(read_runs([model.folder for model in models]), patterns)
-        except UserError as error:
-            not_compared = [f"not compared: {finding}" for finding in error.findings]
-    most = _MOST_POINTS
-    if len(models) > 1:
-        most = min(most, max(60, _ALL_POINTS // (len(models) * _LIKELY_METRICS)))
-    colors = _colors(models, groups)
-    names = sorted({name for model in models for row in model.rows for name in row if name not in _NO_METRICS})
-    figures = [learning_figure(models, groups, colors, most)]
+    names = sorted({name for row in model.rows for name in row if name not in _NO_METRICS})
+    figures = [learning_figure(model)]
     plots = dict[str, str]()
     for name in followed(names, "report", "metrics", len(names)):
-        if (figure := metric_figure(models, name, colors, most)) is not None:
+        if (figure := metric_figure(model, name)) is not None:
             plots[name] = f'<div class="plot" data-figure="{len(figures)}" data-text="{_escaped(name.lower())}"></div>'
             figures.append(figure)
     sections = {
-        "overview": _overview(models, groups, not_compared),
+        "overview": _overview(model),
         "learning": '<div class="plot" data-figure="0"></div>',
         "metrics": _metrics(plots),
-        "videos": _videos(models),
-        "differences": _differences(models),
-        "runs": "".join(_one_run(model, is_alone=len(models) == 1) for model in models),
+        "videos": _videos(model),
+        "settings": _run(model),
     }
-    return _whole_page(models, {name: content for name, content in sections.items() if content}, figures)
+    return _whole_page(model.name, {name: content for name, content in sections.items() if content}, figures)
 
 
-def _whole_page(models: Sequence[RunModel], sections: Mapping[str, str], figures: Sequence[Any]) -> str:
+def _whole_page(name: str, sections: Mapping[str, str], figures: Sequence[Any]) -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
@@ -161,7 +137,6 @@ def _whole_page(models: Sequence[RunModel], sections: Mapping[str, str], figures
         f"default-src 'none'; base-uri 'none'; form-action 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
         "img-src data: blob:; media-src data:"
     )
-    name = models[0].name if len(models) == 1 else f"{len(models)} runs"
     now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     links = "".join(f'<a href="#{part}">{part}</a>' for part in sections)
     return f"""<!doctype html>
@@ -197,12 +172,12 @@ def _escaped(text: object) -> str:
     return html.escape(str(text))
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[object]], row_texts: Iterable[str] = ()) -> str:
-    """Rows, which the page's filter finds by their texts."""
-    texts = [f' data-text="{_escaped(text.lower())}"' for text in row_texts]
+def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows, which the page's filter finds by the texts of their first two cells."""
     lines = [
-        f"<tr{texts[k] if texts else ''}>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>"
-        for k, row in enumerate(rows)
+        f'<tr data-text="{_escaped(f"{row[0]} {row[1]}".lower())}">'
+        f"{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>"
+        for row in rows
     ]
     head = "".join(f"<th>{_escaped(name)}</th>" for name in header)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
@@ -211,30 +186,12 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[object]], row_texts: I
 # Sections.
 
 
-def _overview(models: Sequence[RunModel], groups: Sequence[Group], not_compared: Sequence[str]) -> str:
-    """Problems; the facts of one run, or tables of several and of their groups."""
-    several = len(models) > 1
-    texts = [
-        f"{model.name}: {text}" if several else text
-        for model in models
-        if model.status is not None
-        for text in problems(model.status, model.read_at)
-    ]
-    parts = [f'<div class="problem">{_escaped(text)}</div>' for text in (*texts, *not_compared)]
-    if not several:
-        facts = [f"<div><b>{_escaped(text)}</b><span>{name}</span></div>" for name, text in facts_of(models[0]).items()]
-        return "".join([*parts, f'<div class="facts">{"".join(facts)}</div>'])
-    all_facts = [facts_of(model) for model in models]
-    columns = list(dict.fromkeys(name for facts in all_facts for name in facts))
-    rows = [
-        [model.name, *(facts.get(name, "-") for name in columns)]
-        for model, facts in zip(models, all_facts, strict=True)
-    ]
-    parts.append(_table(["run", *columns], rows))
-    if groups:
-        parts.append("<h3>Last evaluations: interquartile mean with 95 % interval (Agarwal et al. 2021)</h3>")
-        parts.append(_table(*cells_of(table_of(groups))))
-    return "".join(parts)
+def _overview(model: RunModel) -> str:
+    """Problems, and the numbers of the run."""
+    texts = problems(model.status, model.read_at) if model.status is not None else []
+    facts = [f"<div><b>{_escaped(text)}</b><span>{name}</span></div>" for name, text in facts_of(model).items()]
+    parts = [f'<div class="problem">{_escaped(text)}</div>' for text in texts]
+    return "".join([*parts, f'<div class="facts">{"".join(facts)}</div>'])
 
 
 def facts_of(model: RunModel) -> dict[str, str]:
@@ -282,19 +239,7 @@ def _metrics(plots: Mapping[str, str]) -> str:
     )
 
 
-def _differences(models: Sequence[RunModel]) -> str:
-    if len(models) == 1:
-        return ""
-    settings = [{name: value for name, value, *_ in settings_of(model)} for model in models]
-    names = dict.fromkeys(name for values in settings for name in values)
-    rows = [[name, *(values.get(name, "-") for values in settings)] for name in names]
-    rows = [row for row in rows if len(set(row[1:])) > 1]
-    if not rows:
-        return "<p>All runs have the same settings.</p>"
-    return _table(["setting", *(model.name for model in models)], rows)
-
-
-def _one_run(model: RunModel, *, is_alone: bool) -> str:
+def _run(model: RunModel) -> str:
     """Where the time of the last start went, its CPU plan, all settings, versions."""
     parts = []
     status = model.status or {}
@@ -308,109 +253,69 @@ def _one_run(model: RunModel, *, is_alone: bool) -> str:
     if settings := settings_of(model):
         parts.append('<h3>settings</h3><div class="controls"><input type="search" placeholder="filter of settings">')
         parts.append("</div>")
-        for differs in (True, False):
-            chosen = [row[:-1] for row in settings if row[-1] == differs]
-            table = _table(["setting", "value", "default"], chosen, [f"{row[0]} {row[1]}" for row in chosen])
-            words = f"<details><summary>{len(chosen)} with their default values</summary>{table}</details>"
-            parts.append(table if differs else words)
+        header = ["setting", "value", "default"]
+        parts.append(_table(header, [row for row in settings if row[1] != row[2]]))
+        usual = [row for row in settings if row[1] == row[2]]
+        words = f"<summary>{len(usual)} with their default values</summary>{_table(header, usual)}"
+        parts.append(f"<details>{words}</details>")
     if versions := model.run_json.get("start", {}).get("versions", {}):
         words = ", ".join(f"{name} {version}" for name, version in versions.items())
         parts.append(f"<h3>versions</h3><p>{_escaped(words)}</p>")
-    if is_alone or not parts:
-        return "".join(parts)
-    return f"<details><summary>{_escaped(model.name)}</summary>{''.join(parts)}</details>"
+    return "".join(parts)
 
 
-def settings_of(model: RunModel) -> list[tuple[str, str, str, bool]]:
-    """Hyperparameters, configuration and variables of the last start: name, value, default, whether they differ."""
-    described, params = described_by(Hyperparameters), model.settings.get("params", {})
-    rows = []
-    for name, value in params.items():
-        if name in _SHOWN_ELSEWHERE:
-            continue
-        default = _default(name, params) if name in described else None
-        # What takes the place of None is the algorithm's own value.
-        differs = name not in described or (value != default and not (default is None and name not in model.overrides))
-        rows.append((name, _text(value), "" if name not in described else _text(default), differs))
+def settings_of(model: RunModel) -> list[tuple[str, str, str]]:
+    """Hyperparameters, configuration and variables of the last start: name, value, default."""
+    described = described_by(Hyperparameters)
+    defaults = {name: json.loads(json.dumps(known.default, default=str)) for name, known in described.items()}
+    attributes = {k: v for k, v in model.settings.get("params", {}).items() if k not in _SHOWN_ELSEWHERE}
+    rows = [(name, _text(value), _text(defaults.get(name, ""))) for name, value in attributes.items()]
     for path, value in leaves_of(model.settings.get("config", {}), ("config",)):
-        rows.append((".".join(path), _text(value), "", True))
-    defaults = {variable.name: variable.default or "" for variable in VARIABLES}
-    for name, text in model.settings.get("variables", {}).items():
-        rows.append((name, text, defaults[name], not (text == defaults[name] or _same_number(text, defaults[name]))))
-    return rows
-
-
-def _default(name: str, params: Mapping[str, Any]) -> Any:
-    """What run.json has where nobody says anything; optimizers are written with all of their settings there."""
-    default = described_by(Hyperparameters)[name].default
-    part = name.removesuffix("_optimizer")
-    if part in PARTS and part != name and "algorithm" in params:
-        return optimizer_settings(types.SimpleNamespace(**{**params, name: {}}), part)
-    return json.loads(json.dumps(default, default=str))  # Tuples are lists there.
+        rows.append((".".join(path), _text(value), ""))
+    usual = {variable.name: variable.default or "" for variable in VARIABLES}
+    texts = model.settings.get("variables", {})
+    return [*rows, *((name, text.removesuffix(".0"), usual[name]) for name, text in texts.items())]
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "None" if value is None else json.dumps(value, default=str)
+    return value if isinstance(value, str) else "None" if value is None else json.dumps(value)
 
 
-def _same_number(text: str, default: str) -> bool:
-    try:
-        return float(text) == float(default)
-    except ValueError:
-        return not text
-
-
-def _videos(models: Sequence[RunModel], most_bytes: int = MOST_BYTES) -> str:
-    """Videos as far as there is room: the montage first, then the newest; of several runs one each."""
+def _videos(model: RunModel, most_bytes: int = MOST_BYTES) -> str:
+    """Videos as far as there is room: the montage first, then the newest."""
     shown, left = [], most_bytes
-    for model in models:
-        paths = sorted(
-            model.paths.videos.glob("*.mp4"), key=lambda path: (path.name != _MONTAGE, -path.stat().st_mtime)
-        )
-        for path in paths[: 1 if len(models) > 1 else None]:
-            caption = _escaped(f"{model.name}: {path.stem}")
-            if (size := path.stat().st_size) > left:
-                shown.append(f"<figure><figcaption>{caption} is too large for this file</figcaption></figure>")
-                continue
-            left -= size
-            source = f"data:video/mp4;base64,{base64.b64encode(path.read_bytes()).decode()}"
-            video = f'<video src="{source}" controls loop muted preload="metadata"></video>'
-            shown.append(f"<figure>{video}<figcaption>{caption}</figcaption></figure>")
+    for path in sorted(
+        model.paths.videos.glob("*.mp4"), key=lambda path: (path.name != _MONTAGE, -path.stat().st_mtime)
+    ):
+        caption = _escaped(path.stem)
+        if (size := path.stat().st_size) > left:
+            shown.append(f"<figure><figcaption>{caption} is too large for this file</figcaption></figure>")
+            continue
+        left -= size
+        source = f"data:video/mp4;base64,{base64.b64encode(path.read_bytes()).decode()}"
+        video = f'<video src="{source}" controls loop muted preload="metadata"></video>'
+        shown.append(f"<figure>{video}<figcaption>{caption}</figcaption></figure>")
     return f'<div class="videos">{"".join(shown)}</div>' if shown else ""
 
 
 # Figures.
 
 
-def _colors(models: Sequence[RunModel], groups: Sequence[Group]) -> list[str]:
-    """Of each run: that of its group where there are several."""
-    places = {run.folder: k for k, group in enumerate(groups) for run in group.runs} if len(groups) > 1 else {}
-    return [_COLORS[places.get(model.folder, k) % len(_COLORS)] for k, model in enumerate(models)]
-
-
-def learning_figure(models: Sequence[RunModel], groups: Sequence[Group], colors: Sequence[str], most: int) -> Any:
+def learning_figure(model: RunModel) -> Any:
     """Returns, and below them whatever changed the task or the agent meanwhile, over an axis that buttons choose."""
     from plotly.graph_objects import Scatter
     from plotly.subplots import make_subplots
 
-    names = list(dict.fromkeys(name for model in models for row in model.rows for name in row))
-    panels = [[name] for name in names if re.match(r"(curriculum|schedule)/", name)]
+    names = list(dict.fromkeys(name for row in model.rows for name in row))
     successes = [name for name in names if name in ("eval_success", "train_success")]
-    panels = [panel for panel in [successes, *panels] if panel][: _MOST_PANELS - 1]
-    traces: list[tuple[int, Xs, Any]] = []
-    if len(models) == 1:
-        traces += [(1, xs, trace) for xs, trace in _own_returns(models[0], most)]
-    else:
-        traces += [(1, xs, trace) for xs, trace in _compared_returns(models, groups, colors, most)]
+    panels = [[name] for name in names if re.match(r"(curriculum|schedule)/", name)]
+    panels = ([successes, *panels] if successes else panels)[: _MOST_PANELS - 1]
+    traces: list[tuple[int, Xs, Any]] = [(1, xs, trace) for xs, trace in _returns(model)]
     for row, panel in enumerate(panels, 2):
-        for k, model in enumerate(models):
-            for n, name in enumerate(panel):
-                xs, y = series(model.rows, name, most)
-                color = colors[k] if len(models) > 1 else _COLORS[n]
-                line = {"color": color, "width": 1.6, "shape": "linear" if "success" in name else "hv"}
-                traces.append(
-                    (row, xs, Scatter(y=y, name=_escaped(f"{model.name} {name}"), line=line, showlegend=False))
-                )
+        for name, color in zip(panel, _COLORS):  # noqa: B905  (There are more colors.)
+            xs, y = series(model.rows, name)
+            line = {"color": color, "width": 1.6, "shape": "linear" if "success" in name else "hv"}
+            traces.append((row, xs, Scatter(y=y, name=_escaped(name), line=line, showlegend=False)))
     heights = [_PANEL_HEIGHTS[0], *[_PANEL_HEIGHTS[1]] * len(panels)]
     figure = make_subplots(
         rows=len(heights), cols=1, shared_xaxes=True, row_heights=heights, vertical_spacing=0.09 / len(heights)
@@ -428,7 +333,7 @@ def learning_figure(models: Sequence[RunModel], groups: Sequence[Group], colors:
             "label": axis,
             "method": "update",
             "args": [
-                {"x": [xs.get(axis, []) for _, xs, _ in traces]},
+                {"x": [xs[axis] for _, xs, _ in traces]},
                 {f"{last}.title.text": axis, f"{last}.autorange": True},
             ],
         }
@@ -442,7 +347,7 @@ def learning_figure(models: Sequence[RunModel], groups: Sequence[Group], colors:
     return _styled(figure)
 
 
-def _own_returns(model: RunModel, most: int) -> Iterable[tuple[Xs, Any]]:
+def _returns(model: RunModel) -> Iterable[tuple[Xs, Any]]:
     """Single training episodes, their means, evaluations with the spread of their episodes, the best policy."""
     from plotly.graph_objects import Scatter
 
@@ -459,13 +364,16 @@ def _own_returns(model: RunModel, most: int) -> Iterable[tuple[Xs, Any]]:
                 hovertemplate="return %{y}<br>%{customdata[0]} steps, worker %{customdata[1]}<extra></extra>",
             ),
         )
-    xs, y = series(model.rows, TRAIN_RETURN, most)
+    xs, y = series(model.rows, TRAIN_RETURN)
     yield xs, Scatter(y=y, name="training, mean", line={"color": "#0072B2", "width": 1.6})
     evaluated = [row for row in model.rows if (value := row.get(RETURN)) is not None and math.isfinite(value)]
     xs, y = series(evaluated, RETURN, len(evaluated))
     stds = [row.get("eval_return_std") or 0.0 for row in evaluated]
-    low, high = ([mean + sign * std for mean, std in zip(y, stds, strict=True)] for sign in (-1, 1))
-    yield from ((xs, edge) for edge in _band(short(low), short(high), _COLORS[1], "evaluations"))
+    low, high = (short(mean + sign * std for mean, std in zip(y, stds, strict=True)) for sign in (-1, 1))
+    hidden = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+    hidden |= {"legendgroup": "evaluations"}
+    yield xs, Scatter(y=low, **hidden)
+    yield xs, Scatter(y=high, **hidden, fill="tonexty", fillcolor="rgba(213,94,0,0.17)")
     yield (
         xs,
         Scatter(
@@ -485,58 +393,15 @@ def _own_returns(model: RunModel, most: int) -> Iterable[tuple[Xs, Any]]:
         yield _xs(best[-1:]), Scatter(y=[best[-1][RETURN]], name="best policy", mode="markers", marker=star)
 
 
-def _compared_returns(
-    models: Sequence[RunModel], groups: Sequence[Group], colors: Sequence[str], most: int
-) -> Iterable[tuple[Xs, Any]]:
-    """Runs as thin lines; over environment steps the curve of each group with its interval."""
-    from plotly.graph_objects import Scatter
-
-    for model, color in zip(models, colors, strict=True):
-        xs, y = series(model.rows, RETURN, most)
-        if not y:
-            xs, y = series(model.rows, TRAIN_RETURN, most)
-        line = {"color": color, "width": 1}
-        yield xs, Scatter(y=y, name=_escaped(model.name), line=line, opacity=0.45, showlegend=not groups)
-    for k, group in enumerate(groups):
-        if group.begun:
-            curve, color, name = curve_of(group), _COLORS[k % len(_COLORS)], _escaped(group.name)
-            xs = {_STEPS: short(curve.steps)}
-            yield from ((xs, edge) for edge in _band(short(curve.low), short(curve.high), color, name))
-            yield (
-                xs,
-                Scatter(
-                    y=short(curve.iqm),
-                    name=f"{name} ({len(group.runs)})",
-                    customdata=np.stack([curve.low, curve.high, curve.counts], -1).tolist(),
-                    legendgroup=name,
-                    line={"color": color, "width": 2.6},
-                    hovertemplate="%{y} [%{customdata[0]}, %{customdata[1]}], %{customdata[2]} runs",
-                ),
-            )
-
-
-def _band(low: Sequence[float], high: Sequence[float], color: str, group: str) -> list[Any]:
-    from plotly.graph_objects import Scatter
-
-    hidden = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False, "legendgroup": group}
-    red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
-    fill = {"fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},0.17)"}
-    return [Scatter(y=low, **hidden), Scatter(y=high, **hidden, **fill)]
-
-
-def metric_figure(models: Sequence[RunModel], name: str, colors: Sequence[str], most: int) -> Any | None:
-    """One metric of all runs over environment steps; None: none has a value."""
+def metric_figure(model: RunModel, name: str) -> Any | None:
+    """One metric over environment steps; None where it has no value."""
     from plotly.graph_objects import Figure, Scatter
 
-    figure = Figure()
-    for model, color in zip(models, colors, strict=True):
-        xs, y = series(model.rows, name, most)
-        if y:
-            mode = "lines+markers" if len(y) <= 60 else "lines"
-            line = {"color": color, "width": 1.6}
-            figure.add_trace(Scatter(x=xs[_STEPS], y=y, name=_escaped(model.name), mode=mode, line=line))
-    if not figure.data:
+    xs, y = series(model.rows, name)
+    if not y:
         return None
+    mode = "lines+markers" if len(y) <= 60 else "lines"
+    figure = Figure(Scatter(x=xs[_STEPS], y=y, mode=mode, line={"color": _COLORS[0], "width": 1.6}))
     figure.update_layout(title={"text": _escaped(name), "font": {"size": 13}}, height=250, showlegend=False)
     figure.update_layout(margin={"l": 50, "r": 10, "t": 32, "b": 30})
     return _styled(figure)
@@ -548,7 +413,7 @@ def _styled(figure: Any) -> Any:
     return figure.update_xaxes(as_in_png).update_yaxes(as_in_png)
 
 
-def series(rows: Sequence[Mapping[str, float | None]], name: str, most: int) -> tuple[Xs, list[float]]:
+def series(rows: Sequence[Mapping[str, float | None]], name: str, most: int = _MOST_POINTS) -> tuple[Xs, list[float]]:
     """The curve of a metric, thinned: its axes, and its finite values."""
     known = [(row, value) for row in rows if (value := row.get(name)) is not None and math.isfinite(value)]
     kept = [known[k] for k in thinned([value for _, value in known], most)]

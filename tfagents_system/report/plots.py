@@ -12,11 +12,10 @@ from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, called_as
 from tfagents_system.machine.files import replacing
 from tfagents_system.report.long_work import followed
-from tfagents_system.report.run_model import RETURN, TRAIN_RETURN, RunModel, runs_among
+from tfagents_system.report.status import RETURN, TRAIN_RETURN, RunModel, runs_among
 
 Rows = Sequence[dict[str, float | None]]
 

@@ -20,7 +20,6 @@ from rich.text import Text
 
 from tfagents_system.checks.findings import counted
 from tfagents_system.machine.cpus import format_cpu_list
-from tfagents_system.report.run_model import state_of
 from tfagents_system.report.status import (
     Status,
     curriculum_values,
@@ -32,6 +31,7 @@ from tfagents_system.report.status import (
     label,
     numbers,
     problems,
+    state_of,
     state_problems,
     time_shares,
 )

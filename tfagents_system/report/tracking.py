@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, called_as, exit_with
 from tfagents_system.machine.claims import lock
 from tfagents_system.machine.files import read_json, write_json
-from tfagents_system.report.run_model import RETURN, RunModel
+from tfagents_system.report.status import RETURN, RunModel
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.values import by_name

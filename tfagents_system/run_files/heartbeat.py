@@ -15,8 +15,6 @@ from typing import Any, TypedDict
 import msgspec
 
 from tfagents_system.machine.files import write_json
-from tfagents_system.machine.threads import repeated
-from tfagents_system.run_files.run_paths import RunPaths
 
 BEAT_SECS = 2.0  # Between two beats of a role, at least.
 STALE_SECS = 60.0  # A role without a beat for so long is gone. Files on other machines may be seen late.
@@ -243,48 +241,19 @@ class Heartbeat:
     @contextlib.contextmanager
     def during(self, state: str, doing: Callable[[], str] = str) -> Iterator[None]:
         """Beats beside long work that has no place for it, with the text of what it is at."""
-        with repeated(lambda: self.beat(state, doing=doing() or None), self._min_secs):
+        is_over = threading.Event()
+
+        def repeat() -> None:
+            while not is_over.wait(self._min_secs):
+                self.beat(state, doing=doing() or None)
+
+        thread = threading.Thread(target=repeat, name="heartbeat", daemon=True)
+        thread.start()
+        try:
             yield
-
-
-class BeatReader:
-    """The heartbeats of roles elsewhere, for loops that never wait for a file system: a thread reads them.
-
-    Args:
-      paths: The run directory.
-      every_secs: Time between two rounds, which read all that were asked for meanwhile.
-    """
-
-    def __init__(self, paths: RunPaths, every_secs: float = BEAT_SECS) -> None:
-        self._paths = paths
-        self._every_secs = every_secs
-        self._changed = threading.Condition()
-        self._wanted: set[str] = set()
-        self._beats: dict[str, Beat] = {}
-        self._thread: threading.Thread | None = None
-
-    def last(self, role: str) -> Beat | None:
-        """The last beat of a role, empty where it has none; None: not read yet, ask again."""
-        with self._changed:
-            self._wanted.add(role)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._read_forever, name="heartbeats", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-            return self._beats.get(role)
-
-    def _read_forever(self) -> None:
-        while True:
-            with self._changed:
-                if not self._wanted:
-                    self._beats = {}  # Whoever asks after a pause wants no old answer.
-                self._changed.wait_for(lambda: self._wanted)
-                wanted, self._wanted = self._wanted, set()
-            beats = {role: read_heartbeat(self._paths.heartbeat(role)) or Beat() for role in wanted}
-            with self._changed:
-                self._beats = beats
-                self._changed.notify_all()
-            time.sleep(self._every_secs)
+        finally:
+            is_over.set()
+            thread.join()
 
 
 class TimeShares:

@@ -11,8 +11,8 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tfagents_system.checks.spelling import is_meant
-from tfagents_system.errors import UserError, shown
+from tfagents_system.checks.rules import is_meant
+from tfagents_system.errors import UserError
 from tfagents_system.hyperparameters import described_by
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.run_files import kept_checkpoints, run_inputs
@@ -21,9 +21,9 @@ from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.run_files.taken import taken_by
 from tfagents_system.settings.overrides import Overrides, Setting
-from tfagents_system.settings.resolved import SETTINGS_OF_END, SHARED, Settings, of_start, read_run, settings_of_end
+from tfagents_system.settings.resolved import SETTINGS_OF_END, Settings, of_start, read_run, settings_of_end
 from tfagents_system.settings.values import by_name, in_words, overridden
-from tfagents_system.settings.variables import SEED, RunVariables, as_text, variable_name
+from tfagents_system.settings.variables import SEED, RunVariables
 from tfagents_system.train_params_base import TrainParamsBase
 
 # Attributes that `--set` may give a run which has begun.
@@ -90,27 +90,6 @@ def _may_change(name: str) -> bool:
 def from_line(paths: RunPaths) -> str:
     """The options of a start that make another run of this one."""
     return f"--from {paths.exp_dir} --set SAC_EXP_NAME={paths.exp_dir.name}_2"
-
-
-def changes(paths: RunPaths, overrides: Overrides, variables: RunVariables) -> str:
-    """`num_iter=250 (was 100)`: what a start changes in a run that has begun; empty if nothing."""
-    if not has_begun(paths):
-        return ""
-    run = read_run_json(paths)
-    before = Overrides(run.get("attributes", {})).replaced_by(Overrides.of_run(run))
-    values = vars(Settings.read(paths.run_json).variables)
-    return " ".join(
-        [
-            f"{in_words({name: value})} (was {shown(before.of_attribute(name))})"
-            for name, value in by_name(overrides.params, {}, {}).items()
-            if _may_change(name) and before.of_attribute(name) != value
-        ]
-        + [
-            f"{variable_name(name)}={as_text(getattr(variables, name))} (was {as_text(values[name])})"
-            for name in SHARED
-            if None not in (values[name], getattr(variables, name)) and getattr(variables, name) != values[name]
-        ]
-    )
 
 
 def write_inputs(paths: RunPaths, settings: Settings, inputs: Inputs | None = None, *, job: str | None = None) -> None:

@@ -21,14 +21,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.called_as import option
-from tfagents_system.errors import UserError
+from tfagents_system.errors import UserError, option
 from tfagents_system.machine.files import leads_into, read_json, write_atomically
 from tfagents_system.run_files.heartbeat import clean_text
 from tfagents_system.run_files.params_folder import copy_files, sha256_of
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
-from tfagents_system.settings import input_files
+from tfagents_system.settings.load_params import INPUT_FILES, input_files_of
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.resolved import read_run
 
@@ -62,7 +61,7 @@ class Inputs:
     def began_with(self) -> dict[str, str]:
         """SHA-256 of each file that later starts compare: `params`, `config`, `input_files/...`, `params/...`."""
         files = {"params": self.params, "config": self.config}
-        files |= {f"{input_files.FOLDER}/{name}": path for name, path in self.input_files.items()}
+        files |= {f"{INPUT_FILES}/{name}": path for name, path in self.input_files.items()}
         own = {name: sha256_of(path) for name, path in files.items()}
         return own | {f"{_IN_FOLDER}{name}": self.digests[name] for name in self.imported if name in self.digests}
 
@@ -128,14 +127,9 @@ def origin_of_run(paths: RunPaths) -> Path | None:
     source, kept = run.get("params_source"), run.get("params_kept")
     if not isinstance(source, str):
         return None
-    candidates = [paths.params_folder / name_of_params(paths), *([Path(kept)] if kept else []), Path(source)]
+    # In its copy the params file has the name that it had then: the user may have renamed it since.
+    candidates = [paths.params_folder / Path(kept or source).name, *([Path(kept)] if kept else []), Path(source)]
     return next((path for path in candidates if path.parent.is_dir()), None)
-
-
-def name_of_params(paths: RunPaths) -> str:
-    """The name that the run's params file has in the run's copy of its folder: the user may have renamed it since."""
-    run = read_json(paths.run_json) or {}
-    return Path(str(run.get("params_kept") or run.get("params_source"))).name
 
 
 def kept_digests(paths: RunPaths) -> Mapping[str, str] | None:
@@ -173,9 +167,9 @@ def _differences(copy: Path, source: Path, now: str) -> list[str]:
 
 
 def _copy_and_source(paths: RunPaths, name: str, params: Path, config: Path) -> tuple[Path, Path | None]:
-    if name.startswith(f"{input_files.FOLDER}/"):
+    if name.startswith(f"{INPUT_FILES}/"):
         merged = Overrides.of_run(read_run(paths.run_json)).merged(read_json(paths.config) or {})
-        sources = input_files.copies_of(merged, params.parent)
+        sources = input_files_of(merged, params.parent)
         return paths.exp_dir / name, sources.get(Path(name).name)  # One that is gone is not missed.
     if name.startswith(_IN_FOLDER):
         relative = name.removeprefix(_IN_FOLDER)

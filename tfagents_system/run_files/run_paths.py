@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from tfagents_system.settings.input_files import FOLDER
-
 TRAINER = "trainer"
 REPLAY = "replay"
 GATEWAY = "gateway"
@@ -56,7 +54,7 @@ class RunPaths:
     )
     params = Below("params.py", "the run's copy of SAC_PARAMS")
     params_folder = Below("params", "the run's copy of the folder of SAC_PARAMS")
-    input_files = Below(FOLDER, "the run's copies of the files that `input_files` of config.json names")
+    input_files = Below("input_files", "the run's copies of the files that `input_files` of config.json names")
     run_json = Below(
         "run.json",
         "every setting, wherever it comes from. Fixed for the run's life: seed, attributes of TrainParams, "

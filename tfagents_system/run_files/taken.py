@@ -11,11 +11,10 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.spelling import is_meant
+from tfagents_system.checks.rules import is_meant
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import read_json
 from tfagents_system.policies.names import MOMENT, train_step_of
@@ -81,22 +80,16 @@ class Taken:
         return dataclasses.asdict(self)
 
 
-def taken_in(run: Mapping[str, Any]) -> Taken | None:
-    """What the run of a run.json began with; None: nothing of another one."""
-    return Taken(**run[_FROM]) if run.get(_FROM) else None
-
-
 def taken_by(paths: RunPaths) -> Taken | None:
-    """The same of a run directory."""
-    return taken_in(read_json(paths.run_json) or {})
+    """What a run began with; None: nothing of another one."""
+    fields = (read_json(paths.run_json) or {}).get(_FROM)
+    return Taken(**fields) if fields else None
 
 
 def split(source: str) -> tuple[Path, str | None]:
     """RUN and CHECKPOINT of RUN@CHECKPOINT."""
     path, at, name = source.rpartition("@")
-    if at and "/" not in name and not Path(source).exists():
-        return Path(path), name
-    return Path(source), None
+    return (Path(path), name) if at and "/" not in name else (Path(source), None)
 
 
 def find(source: str, take: str) -> Taken:

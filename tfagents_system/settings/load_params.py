@@ -6,16 +6,18 @@ Environments' own processes import this: it needs nothing but Python 3.9 and Num
 from __future__ import annotations
 
 import inspect
+import os
+import re
 import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfagents_system.checks.spelling import near_misses
+from tfagents_system.checks.rules import near_misses
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError, shown
-from tfagents_system.settings import input_files, other_libraries, values
+from tfagents_system.settings import other_libraries, values
 from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ def load_params(
     file = origin or params_path
     fixed = {name: finding for name in attributes or () if (finding := fixed_attribute(params_class, name))}
     given = {name: value for name, value in (attributes or {}).items() if name not in fixed}
-    env_config = input_files.with_paths(env_config, params_path)
+    env_config = with_paths(env_config, params_path)
     try:
         params, unknown, wrong = _build(params_class, dict(env_config), dict(compute_config or {}), given)
     except UserError:
@@ -162,7 +164,7 @@ def _build(
     if params_class.__module__ != _MODULE_NAME:  # Imported from elsewhere, where it stays as it is.
         params_class = type(params_class.__name__, (params_class,), {"__module__": _MODULE_NAME})
     known = {name for name in attributes if hasattr(params_class, name)}
-    wrong, assigned = dict[str, str](), dict[str, Any]()
+    wrong = dict[str, str]()
 
     def overridden(name: str, before: Any) -> Any:
         wrong.pop(name, None)  # What __init__ assigns last decides.
@@ -175,15 +177,13 @@ def _build(
     class Overridden(params_class):  # type: ignore[misc, valid-type]
         def __setattr__(self, name: str, value: Any) -> None:
             super().__setattr__(name, overridden(name, value) if name in attributes else value)
-            assigned[name] = vars(self).get(name)
 
     for name in known:
         setattr(params_class, name, overridden(name, getattr(params_class, name)))
     params = Overridden(env_config, **size)
-    for name, value in vars(params).items():
-        if name in attributes and value is not assigned.get(name, ...):  # Such as by self.__dict__.update.
-            wrong[name] = f"TrainParams.{name} is set past __setattr__, where no override works: assign self.{name}"
     object.__setattr__(params, "__class__", params_class)  # From now on they are attributes like any others.
+    for name in attributes.keys() & vars(params).keys():  # Those that self.__dict__.update has set, too.
+        setattr(params, name, overridden(name, vars(params)[name]))
     return params, [name for name in attributes if name not in known | vars(params).keys()], wrong
 
 
@@ -287,3 +287,78 @@ def kept_defaults(params: TrainParamsBase, num_workers: int, recorded: Mapping[s
     """
     kept = {name: recorded.get(name, value) for name, value in defaults_of(params, num_workers).items()}
     return kept | {name: recorded[name] for name in WITHOUT_RANDOM_STEPS if name in recorded}
+
+
+# Files that belong to a run beside its params: those that the JSON names under `input_files`.
+#
+#     "input_files": {"trajectory_reward": "laps/reward.npz"}
+#
+# A relative path is looked for beside the params file, then in the working directory. A run begins with copies of them,
+# compares them at later starts, and gives them to machines that join. `params.env_config["input_files"]` has the paths
+# of the copies.
+
+INPUT_FILES = "input_files"  # The key, and the folder of the copies beside the run's copy of the params file.
+_INPUT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+def check_input_files(env_config: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the key `input_files`. A file may be missing: a recorder writes it."""
+    section = env_config.get(INPUT_FILES, {})
+    if not isinstance(section, Mapping):
+        return [f'"{INPUT_FILES}" must be an object of paths by name, found {shown(section)}: correct it']
+    findings = []
+    for name, text in section.items():
+        path = os.path.expanduser(text) if isinstance(text, str) else ""
+        if not _INPUT_NAME.fullmatch(name) or not path:
+            findings.append(f'{name} must be a path, and its name of letters, digits, "_" and "-": correct it')
+        elif path[0] == "~" or "\0" in path or max(map(_num_bytes, path.split("/"))) > 255:
+            rule = "must be a path of a known user, with names of at most 255 bytes"
+            findings.append(f"{name} {rule}, found {shown(text)}: correct it")
+    return [f"{INPUT_FILES}.{finding}" for finding in findings]
+
+
+def _num_bytes(text: str) -> int:
+    return len(text.encode(errors="replace"))
+
+
+def input_files_of(env_config: Mapping[str, Any], folder: Path) -> dict[str, Path]:
+    """The files that exist, by the names of their copies.
+
+    Args:
+      folder: Of the params file.
+    """
+    return {_copy_name(name, path): path for name, path in _existing_input_files(env_config, folder).items()}
+
+
+def _existing_input_files(env_config: Mapping[str, Any], folder: Path) -> dict[str, Path]:
+    paths = {}
+    for name, text in _input_texts(env_config).items():
+        path = Path(text).expanduser()
+        candidates = ((folder / path).absolute(), path.absolute())
+        if (found := next(filter(os.path.isfile, candidates), None)) is not None:  # Path.is_file may raise.
+            paths[name] = found
+    return paths
+
+
+def with_paths(env_config: Mapping[str, Any], params: Path) -> dict[str, Any]:
+    """The JSON with the paths at which its files are: in a run those of its copies; a missing one stays as it is.
+
+    Args:
+      params: The params file; in a run its copy of it.
+    """
+    if not (texts := _input_texts(env_config)):
+        return dict(env_config)
+    paths, folder = _existing_input_files(env_config, params.parent), params.parent.absolute()
+    if (folder / "run.json").is_file():
+        copies = {name: folder / INPUT_FILES / _copy_name(name, Path(text)) for name, text in texts.items()}
+        paths |= {name: copy for name, copy in copies.items() if copy.is_file()}
+    return {**env_config, INPUT_FILES: {**texts, **{name: str(path) for name, path in paths.items()}}}
+
+
+def _copy_name(name: str, path: Path) -> str:
+    """With the suffix, which tells readers the format."""
+    return name + path.suffix
+
+
+def _input_texts(env_config: Mapping[str, Any]) -> dict[str, str]:
+    return {} if check_input_files(env_config) else dict(env_config.get(INPUT_FILES, {}))

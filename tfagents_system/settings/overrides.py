@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tfagents_system.checks.spelling import near_misses
+from tfagents_system.checks.rules import near_misses
 from tfagents_system.errors import shown
 from tfagents_system.settings.params_check import CONFIG_KEYS
 from tfagents_system.settings.values import by_name, in_words, leaves_of, merge, parse_value, variable_text
@@ -105,13 +105,6 @@ class Overrides:
     def settings(self) -> dict[str, Any]:
         """Values by name, as --set takes them; one name for each key of the configuration and of dictionaries."""
         return by_name(self.params, self.config, self.variables)
-
-    def of_attribute(self, name: str) -> Any:
-        """The value of an attribute of TrainParams, or of a key of one (`exploration_epsilon.by`); None without it."""
-        value: Any = self.params
-        for key in name.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        return value
 
     def in_words(self) -> str:
         """`batch_size=512 config.horizon=500`; empty where nothing is overridden."""

@@ -8,9 +8,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfagents_system.checks.called_as import called_as
 from tfagents_system.checks.rules import REQUIRED, Option
-from tfagents_system.errors import EXIT_DONE, UserError, exit_with
+from tfagents_system.errors import EXIT_DONE, UserError, called_as, exit_with
 from tfagents_system.hyperparameters import Hyperparameter, Hyperparameters, When, described_by
 from tfagents_system.settings.variables import attribute_docs
 

@@ -18,17 +18,16 @@ from tfagents_system.agents.iteration_counts import (
     random_count,
     random_steps,
 )
-from tfagents_system.checks.rules import broken, integer_from, is_kept
+from tfagents_system.checks.rules import broken, integer_from, is_kept, near_misses
 from tfagents_system.checks.schedules import Schedule, is_schedule
-from tfagents_system.checks.spelling import near_misses
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import shown
 from tfagents_system.hyperparameters import RACE_END_STEPS, Hyperparameter, When, described_by
-from tfagents_system.settings import input_files, other_libraries
-from tfagents_system.settings.load_params import OF_ITERATIONS, is_set, own_names
+from tfagents_system.settings import other_libraries
+from tfagents_system.settings.load_params import INPUT_FILES, OF_ITERATIONS, check_input_files, is_set, own_names
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
-CONFIG_KEYS = ("horizon", "curriculum", input_files.KEY)
+CONFIG_KEYS = ("horizon", "curriculum", INPUT_FILES)
 _HORIZON = integer_from(1)
 _EXAMPLE = '{"horizon": 200}'
 _READABLE_CHARS = 10_000
@@ -39,7 +38,7 @@ _PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
 
 def check_env_config(env_config: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the JSON of SAC_CONFIG, one sentence each; `check_curriculum` looks at its curriculum."""
+    """What is wrong with the JSON of SAC_CONFIG, one sentence each."""
     misses = near_misses(env_config, CONFIG_KEYS)
     findings = [f'"{wrong}" in SAC_CONFIG is not known: "{right}" is meant' for wrong, right in misses]
     if "horizon" not in env_config:
@@ -50,7 +49,7 @@ def check_env_config(env_config: Mapping[str, Any]) -> list[str]:
             )
     elif not has_horizon(env_config):
         findings.append(f'"horizon" in SAC_CONFIG must be {_HORIZON.words}, found {shown(env_config["horizon"])}')
-    return findings + input_files.check_input_files(env_config)
+    return findings + check_input_files(env_config) + check_curriculum(env_config)
 
 
 def has_horizon(env_config: Mapping[str, Any]) -> bool:

@@ -15,16 +15,23 @@ import itertools
 import os
 import re
 import typing
-import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from tfagents_system.checks.rules import Rule, integer_from, integer_in, is_kept, number_above, one_of, or_none
-from tfagents_system.checks.spelling import near_misses
+from tfagents_system.checks.rules import (
+    Rule,
+    integer_from,
+    integer_in,
+    is_kept,
+    near_misses,
+    number_above,
+    one_of,
+    or_none,
+)
 from tfagents_system.errors import UserError
+from tfagents_system.machine.claims import COLLECT, EVAL, EXPERT, KINDS, SlotCounts
 from tfagents_system.machine.cpus import usable_cpus
-from tfagents_system.machine.worker_slots import COLLECT, EVAL, EXPERT, KINDS, SlotCounts
 
 MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
 _SHOWN_CHARS = 200
@@ -68,12 +75,10 @@ def _find_program(text: str, folders: list[Path]) -> Path:
 def _find_agent(text: str, folders: list[Path]) -> Path:
     """RUN or RUN@CHECKPOINT with an absolute path. A run that has begun needs it no more: it may be gone."""
     path, at, name = text.rpartition("@")
-    if not (at and path) or "/" in name or any(_is_dir(folder / _path(text)) for folder in folders):
+    if not path or "/" in name:
         path, at, name = text, "", ""
     candidates = [(folder / _path(path)).absolute() for folder in folders]
-    parents = [candidate for candidate in candidates if _is_dir(candidate.parent)]
-    place = next(filter(_is_dir, candidates), (parents or candidates)[0])
-    return Path(f"{os.path.normpath(place)}{at}{name}")
+    return Path(f"{os.path.normpath(next(filter(_is_dir, candidates), candidates[0]))}{at}{name}")
 
 
 def _is_dir(path: Path) -> bool:
@@ -110,6 +115,13 @@ def _path(text: str) -> str:
 def _is_address(text: str) -> bool:
     match = re.fullmatch(r"([^\s:/]+|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})", text)
     return match is not None and 1 <= int(match[2]) <= 65535
+
+
+def _tracking_uri(text: str, _: list[Path]) -> str:
+    """As it is. `sac track` reads it in another folder than the run, so a relative path would be another one there."""
+    if re.match(r"file:(?!/)|sqlite[^:]*:///(?![/:?]|$)", text):
+        raise ValueError("an address with an absolute path, such as sqlite:////home/me/mlflow.db")
+    return text
 
 
 def run_name(text: str) -> str:
@@ -150,16 +162,16 @@ COUNT, COUNT_OR_AUTO = _kind(integer_in(1, MOST)), _kind(or_none(integer_in(1, M
 FEW, WHOLE = _kind(integer_in(0, MOST)), _kind(integer_from(0))
 SEED_NUMBER, MEGABYTES = _kind(integer_in(0, 2**31 - 1)), _kind(integer_from(1))
 FLAG, SECONDS = _kind(one_of((0, 1)), made=bool), _kind(number_above(0), made=float)
-PORT = _kind(integer_in(1, 65535))._replace(is_for_others=False)
-GATEWAY_PORT = _kind(integer_in(0, 65535))._replace(is_for_others=False)
+PORT, GATEWAY_PORT = _kind(integer_in(1, 65535)), _kind(integer_in(0, 65535))
 ROLE, TAKE = _kind(one_of(KINDS), str), _kind(one_of(TAKES), str)
-WANDB_MODE = _kind(one_of(("online", "offline")), str)._replace(is_for_others=False)
+WANDB_MODE = _kind(one_of(("online", "offline")), str)
 ADDRESS = _kind(Rule("HOST:PORT, such as node7:8443", _is_address), str)._replace(is_for_others=False)
 TEXT, NAME = Kind(lambda text, _: text), Kind(lambda text, _: run_name(text))
 PATH = Kind(lambda text, _: _path(text), is_path=True)
 FILE = Kind(lambda text, folders: _find(text, folders, "file", Path.is_file), is_path=True)
 FILE_OR_FOLDER = Kind(lambda text, folders: _find(text, folders, "file or folder", Path.exists), is_path=True)
 SAVED_AGENT, PROGRAM = Kind(_find_agent, is_path=True), Kind(_find_program, is_path=True)
+TRACKING_URI = Kind(_tracking_uri)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,9 +325,9 @@ class RunVariables:
     ] = None
     """`online`: metrics go to Weights & Biases; `offline`: into files that `wandb sync` sends later
     (docs/how_to/watch.md)"""
-    mlflow_uri: Annotated[str | None, Variable(TEXT, default="nothing is sent to MLflow")] = None
-    """MLflow's server (http://host:5000), or `sqlite:///FILE` or `file:FOLDER`, relative to the current folder;
-    without a password or token"""
+    mlflow_uri: Annotated[str | None, Variable(TRACKING_URI, default="nothing is sent to MLflow")] = None
+    """MLflow's server (http://host:5000), or `sqlite:///FILE` or `file:FOLDER` with an absolute path; without a
+    password or token"""
     report: Annotated[bool, Variable(FLAG)] = True
     """1: a finished run draws learning_curve.png, plays one episode of its best policy for a video and writes
     report.html (curves, settings and videos in one file); 0: none of them"""
@@ -566,8 +578,6 @@ def _resolve_directories(values: dict[str, Any], environ: Mapping[str, str], her
         with contextlib.suppress(OSError):  # A link that is not ours to read: folders are checked later.
             values["exp_dir"] = Path(os.path.realpath(exp_dir))  # By whatever links and `..`, it is one run.
     values.update({name: here / values[name] for name in ("credentials_dir", "password_file") if name in values})
-    if "mlflow_uri" in values:
-        values["mlflow_uri"] = absolute_uri(values["mlflow_uri"], here)
     if "replay_dir" in values:
         replay_dir = here / values["replay_dir"]
         # Runs that were given the same scratch folder, such as two of one name, must not share a ring.
@@ -600,20 +610,6 @@ def _misspelt(names: Iterable[str]) -> list[tuple[str, str]]:
     found = {name[4:]: name for name in sorted(names) if name.upper().startswith("SAC_") and name not in _NAMES}
     pairs = near_misses(found, [name.removeprefix("SAC_") for name in _NAMES])
     return [(found[wrong], f"SAC_{right}") for wrong, right in pairs]
-
-
-def absolute_uri(uri: str, folder: Path) -> str:
-    """An address of MLflow, where `sqlite:///FILE` and `file:FOLDER` have an absolute path.
-
-    Args:
-      folder: That of relative paths.
-    """
-    scheme, _, rest = uri.partition(":")
-    if scheme == "file" and rest[:1] not in ("", "/"):
-        return f"file://{urllib.parse.quote(str(folder.absolute()))}/{os.path.normpath(rest)}"
-    if scheme.startswith("sqlite") and rest[:3] == "///" and rest[3:4] not in ("", "/", ":", "?"):
-        return f"{scheme}:///{os.path.normpath(folder.absolute() / rest[3:])}"
-    return uri
 
 
 @functools.cache

@@ -24,8 +24,8 @@ from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserE
 from tfagents_system.launch.cpus import Place
 from tfagents_system.launch.python_path import LAUNCHERS, ROOT, read_vars_file
 from tfagents_system.machine.claims import lock
+from tfagents_system.machine.cpus import FOUND_GPUS
 from tfagents_system.machine.files import write_json
-from tfagents_system.machine.gpus import FOUND
 from tfagents_system.machine.processes import kill_session
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag, die_with_parent
 from tfagents_system.report.status import summary
@@ -89,7 +89,7 @@ class Task:
             die_with_parent(signal.SIGTERM)  # If the pool is killed, its runs save and end: they are supervisors.
 
         self.place, self.started_at, self.reason = place, time.time(), ""
-        environ = {**os.environ, TASK: str(self.number)} | ({} if place.gpu is None else {FOUND: place.gpu})
+        environ = {**os.environ, TASK: str(self.number)} | ({} if place.gpu is None else {FOUND_GPUS: place.gpu})
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._written_before = log.tell()

@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfagents_system.checks.called_as import called_as
-from tfagents_system.errors import EXIT_DONE, TERMS, UserError, exit_with
-from tfagents_system.machine import files, gpus, installed
-from tfagents_system.machine.worker_slots import COLLECT, EXPERT, TEST
+from tfagents_system.checks.findings import is_installed
+from tfagents_system.errors import EXIT_DONE, TERMS, UserError, called_as, exit_with
+from tfagents_system.machine import cpus, files
+from tfagents_system.machine.claims import COLLECT, EXPERT, TEST
 from tfagents_system.run_files import run_directory, run_paths
 from tfagents_system.settings.values import parse_json
 from tfagents_system.tmrl import keys
@@ -101,7 +101,7 @@ def load(override: str = "{}") -> Config:
         raise UserError(f"{file} can't be read ({error}): make it with --install, or copy yours there") from None
     config = keys.merged(parse_json(text, str(file), '{"RUN_NAME": "my_run"}'), over)
     values = keys.read_keys(config, f"{file}{' with --config' if over else ''}")
-    return keys.translate(values, has_game=installed.is_installed("tmrl"))
+    return keys.translate(values, has_game=is_installed("tmrl"))
 
 
 def install() -> int:
@@ -155,7 +155,7 @@ def server_command(config: Config) -> list[str]:
 def trainer_command(config: Config, has_wandb: bool = False) -> list[str]:
     """What starts the trainer, once the server answers."""
     variables = {"SAC_TRAINER_SERVER": _server(config, TRAINER)}
-    if config.values["CUDA_TRAINING"] and gpus.usable_gpus(os.environ):
+    if config.values["CUDA_TRAINING"] and cpus.usable_gpus(os.environ):
         variables["SAC_TRAIN_GPUS"] = "1"
     elif config.values["CUDA_TRAINING"]:
         print("note: CUDA_TRAINING is true, and this machine shows no GPU: the trainer uses CPUs")
@@ -168,7 +168,7 @@ def trainer_command(config: Config, has_wandb: bool = False) -> list[str]:
 
 
 def worker_command(config: Config, kind: str) -> list[str]:
-    """What starts a worker of one of the kinds of machine/worker_slots.py, once the server answers.
+    """What starts a worker of one of the kinds of machine/claims.py, once the server answers.
 
     Raises:
       UserError: An expert has no policy.

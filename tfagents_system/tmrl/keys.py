@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from tfagents_system.checks import rules, spelling
+from tfagents_system.checks import rules
 from tfagents_system.checks.rules import Rule
 from tfagents_system.errors import UserError, shown
 from tfagents_system.examples.racing.environment import CAMERA, LIDAR, MOTION, PROGRESS, RacingSettings
@@ -236,7 +236,7 @@ def _remedy(name: str) -> str:
     paths = {path.rpartition(".")[2]: path for path in (*_OBJECTS, *KEYS)}
     if name in paths:
         return f"it belongs to {paths[name].rpartition('.')[0] or 'the top'}: move it there"
-    meant = spelling.near_misses([name], paths, spelling.SIMILARITY_OF_KEYS)
+    meant = rules.near_misses([name], paths, rules.SIMILARITY_OF_KEYS)
     return f"{paths[meant[0][1]]} is meant" if meant else "remove it"
 
 

@@ -16,7 +16,6 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import write_atomically
-from tfagents_system.report.episodes import EVAL, KEPT, TRAIN, Evaluations, KeptEpisode, Report, summarize
 from tfagents_system.role import Role
 from tfagents_system.run_files.episodes import SUFFIX, load_episode
 from tfagents_system.run_files.heartbeat import TimeShares, read_heartbeat
@@ -28,6 +27,7 @@ from tfagents_system.trainer.state import Period
 from tfagents_system.trainer.training_log import TrainingLog
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection
+from tfagents_system.transport.episode_reports import EVAL, KEPT, TRAIN, Evaluations, KeptEpisode, Report, summarize
 
 _LOOK_SECS = 1.0  # Between two looks at heartbeats: reading them takes milliseconds.
 

@@ -20,7 +20,7 @@ from tensorflow.python.saved_model import fingerprinting_utils
 from tensorflow.python.saved_model import save as saved_model_save
 from tf_agents.policies import greedy_policy, policy_saver
 
-from tfagents_system.checks.frame_stacks import FrameStack
+from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.machine.files import held, read_json, write_json
 from tfagents_system.policies.environment_policies import EnvironmentUnitsPolicy, of_single_frames
 from tfagents_system.policies.names import MOMENT, PREFIX, checkpoint_name, fit_names, train_step_of

@@ -11,7 +11,6 @@ import numpy as np
 from absl import logging
 
 from tfagents_system.envs.curriculum import Curriculum
-from tfagents_system.report.episodes import Report, summarize
 from tfagents_system.role import Role
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.metrics import EpisodeOfWorker, EpisodeRows, MetricsLog
@@ -19,6 +18,7 @@ from tfagents_system.trainer.early_end import Callbacks, EarlyEnd
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.learner import Learner
 from tfagents_system.trainer.trainer_checkpoints import TrainerSaves
+from tfagents_system.transport.episode_reports import Report, summarize
 
 if TYPE_CHECKING:
     from tfagents_system.trainer.evaluations import Evaluated

@@ -16,9 +16,8 @@ from typing import Any
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine import peers
-from tfagents_system.machine.claims import Claims
+from tfagents_system.machine.claims import Claims, take_slot
 from tfagents_system.machine.files import read_json, write_json
-from tfagents_system.machine.worker_slots import take_slot
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.resolved import Settings

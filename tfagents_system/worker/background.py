@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +26,15 @@ _MIB = 2**20
 _CONFIRM_SECS = 1.0
 _POLL_SECS = 0.02
 _TELL_SECS = 10.0
+_SWITCH_SECS = 0.0005  # How long another thread may keep Python to itself while a step is due; usually 5 ms.
+
+
+def leave_python_to_steps() -> None:
+    """Other threads hold up a step as little as possible, and garbage is collected between episodes alone."""
+    sys.setswitchinterval(_SWITCH_SECS)
+    gc.collect()
+    gc.freeze()  # What is there by now stays: searching it for garbage again and again takes time.
+    gc.disable()
 
 
 class Reader(Protocol):

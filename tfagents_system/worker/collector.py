@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.replay.ring import INIT_ITERATION
-from tfagents_system.report.episodes import Episode, KeptEpisode, eval_share
 from tfagents_system.role import COLLECT_STREAM, GREEDY_STREAM, HELD_OUT_STREAM, Role
 from tfagents_system.run_files.episodes import EpisodeJournal
+from tfagents_system.transport.episode_reports import Episode, KeptEpisode, eval_share
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
 from tfagents_system.worker.activity import COLLECTING, Activity

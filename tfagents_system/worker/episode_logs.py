@@ -10,7 +10,7 @@ import numpy as np
 
 from tfagents_system.envs.info_keys import LOG_PREFIX, SUCCESS_KEYS
 from tfagents_system.envs.lanes import Infos
-from tfagents_system.report.episodes import Episode
+from tfagents_system.transport.episode_reports import Episode
 
 _UNKNOWN = -1
 

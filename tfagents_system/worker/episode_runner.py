@@ -18,9 +18,9 @@ from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.report.episodes import Episode
 from tfagents_system.role import COLLECT_STREAM, EPISODE_STREAM, EVAL_STREAM, Role
 from tfagents_system.transport.connection import StoppedError
+from tfagents_system.transport.episode_reports import Episode
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.environment_guard import EnvironmentGuard

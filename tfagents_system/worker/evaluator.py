@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.policies import weights
-from tfagents_system.report.episodes import EVAL, Episode, Report
 from tfagents_system.role import EVAL_STREAM
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
+from tfagents_system.transport.episode_reports import EVAL, Episode, Report
 from tfagents_system.worker.activity import EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, PolicyActor
 from tfagents_system.worker.background import AnyConnection, look

@@ -14,12 +14,12 @@ from absl import logging
 
 from tfagents_system.envs import specs
 from tfagents_system.errors import UserError
-from tfagents_system.machine import worker_slots
+from tfagents_system.machine import claims
 from tfagents_system.policies.files import load_policy
 from tfagents_system.policies.worker_policy import FixedPolicy, WorkerPolicy
-from tfagents_system.report.episodes import EVAL, Episode, Report, extra_episodes
 from tfagents_system.role import Role
 from tfagents_system.transport import tables
+from tfagents_system.transport.episode_reports import EVAL, Episode, Report, extra_episodes
 from tfagents_system.worker.activity import EVALUATING
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.worker import Worker
@@ -133,10 +133,10 @@ class ExpertWorker(Worker):
 
 
 _CLASSES: dict[str, type[Worker]] = {
-    worker_slots.COLLECT: Worker,
-    worker_slots.EVAL: EvalWorker,
-    worker_slots.EXPERT: ExpertWorker,
-    worker_slots.TEST: TestingWorker,
+    claims.COLLECT: Worker,
+    claims.EVAL: EvalWorker,
+    claims.EXPERT: ExpertWorker,
+    claims.TEST: TestingWorker,
 }
 
 

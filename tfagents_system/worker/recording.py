@@ -19,8 +19,8 @@ from absl import logging
 from tfagents_system.envs.info_keys import RECORD_PREFIX, recorded
 from tfagents_system.errors import shown
 from tfagents_system.policies.names import checkpoint_name
-from tfagents_system.report.episodes import MOST_KEPT_BYTES, Episode, KeptEpisode
 from tfagents_system.run_files.episodes import Q_VALUES, REWARDS, WAS_GREEDY, RecordedEpisode, action_names
+from tfagents_system.transport.episode_reports import MOST_KEPT_BYTES, Episode, KeptEpisode
 from tfagents_system.worker.actors import Actor
 
 TakeEpisode = Callable[[RecordedEpisode], None]

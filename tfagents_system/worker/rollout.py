@@ -18,7 +18,7 @@ from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.lanes import StepNews
 from tfagents_system.envs.loading import AnyEnvironment, lanes_of
 from tfagents_system.policies.worker_policy import LaneSteps
-from tfagents_system.report.episodes import Episode
+from tfagents_system.transport.episode_reports import Episode
 from tfagents_system.transport.layout import Layout
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.episode_logs import EpisodeLogs

@@ -20,16 +20,16 @@ from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.machine.threads import leave_python_to_steps
 from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
 from tfagents_system.replay.ring import INIT_ITERATION
-from tfagents_system.report.episodes import TRAIN, Report, eval_episodes
 from tfagents_system.role import NOISE_STREAM, Role
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
+from tfagents_system.transport.episode_reports import TRAIN, Report, eval_episodes
 from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
+from tfagents_system.worker.background import leave_python_to_steps
 from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.episode_runner import EpisodeRunner, RepeatableSeeds

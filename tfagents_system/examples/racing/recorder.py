@@ -24,9 +24,8 @@ import numpy as np
 import psutil
 import tree
 
-from tfagents_system.checks.called_as import called_as
-from tfagents_system.checks.frame_stacks import FrameStack
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, exit_with, shown
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, called_as, exit_with, shown
+from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.playing.played_environment import check_fit, make_env, stopping_between_steps
 from tfagents_system.playing.saved_run import find_path, load_run_params, output_folder
 from tfagents_system.report.long_work import LongWork

@@ -27,9 +27,7 @@ class Episode(msgspec.Struct):
 
 
 TRAIN, EVAL, KEPT = "train", "eval", "kept"  # Kinds of reports.
-# A message of a worker that has joined has a limit.
 MOST_KEPT_BYTES = 16 * 2**20  # Of the file of a kept episode.
-_MOST_PART_BYTES = 2**19  # Of the episodes of another report, which goes in parts.
 
 
 class KeptEpisode(msgspec.Struct):
@@ -73,12 +71,10 @@ class Report(msgspec.Struct):
     kept: list[KeptEpisode] = []
 
     def parts(self) -> list[Report]:
-        """What is sent of `train`, each as a message: the episodes in one or several reports, and each kept one."""
+        """What is sent of `train`, each as a message: the episodes, and each kept one."""
         where = self.worker_id, self.iteration, self.train_step, self.policy_iteration
-        first, *others = _in_parts(self.episodes)
-        more = [Report(self.kind, self.session, *where, part, curriculum=self.curriculum) for part in others]
         kept = [Report(KEPT, 0, *where, [], kept=[episode]) for episode in self.kept]
-        return [msgspec.structs.replace(self, episodes=first, kept=[]), *more, *kept]
+        return [msgspec.structs.replace(self, kept=[]), *kept]
 
     def to_wire(self) -> list[np.ndarray]:
         return [np.frombuffer(msgspec.json.encode(self), np.uint8)]
@@ -91,20 +87,6 @@ class Report(msgspec.Struct):
           msgspec.DecodeError: It is anything else.
         """
         return msgspec.json.decode(arrays[0].tobytes(), type=cls)
-
-
-def _in_parts(episodes: list[Episode]) -> list[list[Episode]]:
-    """In order, each part of at most _MOST_PART_BYTES; at least one, which may be empty."""
-    parts: list[list[Episode]] = [[]]
-    part_bytes = 0
-    for episode in episodes:
-        num_bytes = len(msgspec.json.encode(episode)) + 1
-        if parts[-1] and part_bytes + num_bytes > _MOST_PART_BYTES:
-            parts.append([])
-            part_bytes = 0
-        parts[-1].append(episode)
-        part_bytes += num_bytes
-    return parts
 
 
 def summarize(kind: str, reports: Iterable[Report]) -> dict[str, float]:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from tfagents_system.report.episodes import (
+from tfagents_system.run_files.heartbeat import TimeShares
+from tfagents_system.transport.episode_reports import (
     Episode,
     Evaluations,
     Report,
     summarize,
 )
-from tfagents_system.run_files.heartbeat import TimeShares
 
 
 def share(version, worker_id, *returns):
