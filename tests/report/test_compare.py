@@ -49,12 +49,6 @@ def evaluations(folder: Path, steps: Sequence[int], results: Any) -> Path:
     return folder
 
 
-def monitor(path: Path, *episodes: tuple[float, int, float]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ['#{"t_start": 1.0, "env_id": "Pendulum-v1"}', "r,l,t", *(f"{r},{n},{t}" for r, n, t in episodes)]
-    path.write_text("\n".join(lines) + "\n")
-
-
 def a_run(steps: Sequence[float], returns: Sequence[float], state: str = "done") -> Run:
     return Run(Path("x"), "x", {}, state, np.array(steps, float), np.array(returns, float), "metrics.csv", None)
 
@@ -92,13 +86,6 @@ def test_peers_are_read(tmp_path: Path) -> None:
     (run,) = read_runs([evaluated])
     assert run.steps.tolist() == [1000.0, 2000.0] and run.values.tolist() == [-15.0, -2.0]
     assert (run.experiment, run.state, run.is_unfinished) == ("SAC", "-", False)
-    # Two environments, their episodes in the order of time; means over the last ten.
-    monitor(tmp_path / "ppo" / "0.monitor.csv", (1.0, 10, 0.5), (3.0, 10, 2.5))
-    monitor(tmp_path / "ppo" / "1.monitor.csv", (2.0, 5, 1.5))
-    (run,) = read_runs([tmp_path / "ppo"])
-    assert run.steps.tolist() == [10.0, 15.0, 25.0] and run.values.tolist() == [1.0, 1.5, 2.0]
-    monitor(tmp_path / "long" / "monitor.csv", *((float(k), 1, float(k)) for k in range(30)))
-    assert read_runs([tmp_path / "long"])[0].values[-1] == np.mean(range(20, 30))
 
 
 def test_all_that_cant_be_read_is_named(tmp_path: Path) -> None:
@@ -110,15 +97,13 @@ def test_all_that_cant_be_read_is_named(tmp_path: Path) -> None:
     torn.mkdir()
     (torn / "evaluations.npz").write_bytes(b"PK torn")
     empty = evaluations(tmp_path / "e", [], np.zeros((0, 5)))
-    monitor(tmp_path / "f" / "monitor.csv")
-    monitor(tmp_path / "g" / "monitor.csv", ("x", 1, 1.0))  # type: ignore[arg-type]
-    folders = [done, gone, tmp_path / "c", torn, empty, tmp_path / "f", tmp_path / "g", tmp_path / "none"]
+    folders = [done, gone, tmp_path / "c", torn, empty, tmp_path / "none"]
     with pytest.raises(UserError) as raised:
         read_runs(folders)
     findings = raised.value.findings
     assert len(findings) == len(folders)
     parts = ["has no evaluation", "is missing, although", "has no metrics.csv", "evaluations.npz cannot be read"]
-    parts += ["has no evaluation", "has no episode", "monitor.csv cannot be read", "is no directory"]
+    parts += ["has no evaluation", "is no directory"]
     for folder, finding, part in zip(folders, findings, parts, strict=True):
         assert str(folder) in finding and part in finding
 

@@ -43,8 +43,7 @@ from tfagents_system.report.status import (
 )
 from tfagents_system.settings.values import differing, in_words
 
-METRICS, TRAINING, MONITOR, EVALUATIONS = "metrics.csv", "metrics.csv (training)", "monitor.csv", "evaluations.npz"
-_MONITOR_WINDOW_EPISODES = 10
+METRICS, TRAINING, EVALUATIONS = "metrics.csv", "metrics.csv (training)", "evaluations.npz"
 _ALIKE = ("SAC_SEED", "SAC_REPORT")  # Runs that differ in these alone are runs of one setting.
 # Suffixes that distinguish the runs of one experiment: exp_task_3, exp_seed_3, SAC_3.
 _OUR_SUFFIX, _PEER_SUFFIX = r"_(task|seed)_?[0-9]+$", r"[-_](task|seed|run)?[-_]?[0-9]+$"
@@ -79,7 +78,7 @@ class Run:
     @property
     def is_of_training(self) -> bool:
         """Whether the values are returns of training episodes instead of evaluations."""
-        return self.source in (TRAINING, MONITOR)
+        return self.source == TRAINING
 
     @property
     def is_unfinished(self) -> bool:
@@ -134,57 +133,32 @@ def run_of(model: RunModel, metric: str = RETURN) -> Run:
 
 
 def _peer(folder: Path, metric: str) -> Run:
-    """A run of Stable-Baselines3."""
+    """A run of Stable-Baselines3, by what its EvalCallback wrote.
+
+    That is `timesteps` [n], `results` and, where the environment tells it, `successes` [n, episodes].
+    """
     if not folder.is_dir():
         raise UserError(f"{folder} is no directory: give run directories, such as logs/exp_task_*")
-    monitors = sorted(folder.glob(f"*{MONITOR}"))
-    path = folder / EVALUATIONS if (folder / EVALUATIONS).exists() else monitors[0] if monitors else None
-    if path is None:
+    path = folder / EVALUATIONS
+    if not path.exists():
         raise UserError(
-            f"{folder} has no metrics.csv, {EVALUATIONS} or {MONITOR}: give directories of runs of this toolkit or of "
-            "Stable-Baselines3"
+            f"{folder} has no metrics.csv and no {EVALUATIONS}: give directories of runs of this toolkit, or of "
+            "Stable-Baselines3 with an EvalCallback"
         )
-    source = EVALUATIONS if path.name == EVALUATIONS else MONITOR
     try:
-        pairs = _evaluations(path, metric) if source == EVALUATIONS else _episodes(monitors, metric)
+        with np.load(path, allow_pickle=False) as content:
+            column = {RETURN: "results", SUCCESS: "successes"}.get(metric)
+            if column not in content:
+                raise UserError(f"{path} has no {metric}: leave it out, or compare {RETURN}")
+            values = content[column].mean(axis=tuple(range(1, content[column].ndim)))
+            steps, values = _ordered(list(zip(content["timesteps"].tolist(), values.tolist(), strict=True)))
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}): leave it out") from None
-    steps, values = _ordered(pairs)
     if not len(steps):
-        kind = "evaluation" if source == EVALUATIONS else "episode"
-        raise UserError(f"{path} has no {kind} with a finite return: leave it out")
-    experiment = re.sub(_PEER_SUFFIX, "", folder.resolve().name) or folder.resolve().name
-    return Run(folder, experiment, {}, UNKNOWN, steps, values, source, float(values.max()))
-
-
-def _evaluations(path: Path, metric: str) -> list[tuple[float, float]]:
-    """Of EvalCallback: `timesteps` [n], `results` and, where the environment tells it, `successes` [n, episodes]."""
-    with np.load(path, allow_pickle=False) as content:
-        name = {RETURN: "results", SUCCESS: "successes"}.get(metric)
-        if name not in content:
-            raise UserError(f"{path} has no {metric}: leave it out, or compare {RETURN}")
-        steps, results = content["timesteps"], content[name]
-        return list(zip(steps.tolist(), results.mean(axis=tuple(range(1, results.ndim))).tolist(), strict=True))
-
-
-def _episodes(paths: Sequence[Path], metric: str) -> list[tuple[float, float]]:
-    """Of Monitor, one file an environment: a line of JSON, then return, length and time of each episode.
-
-    Returns are means over the last episodes.
-    """
-    if metric != RETURN:
-        raise UserError(f"{paths[0]} has returns alone, no {metric}: leave it out, or compare returns")
-    episodes: list[tuple[float, float, float]] = []  # Seconds, length, return.
-    for path in paths:
-        with path.open(encoding="utf-8", newline="") as file:
-            file.readline()
-            episodes += [(float(row["t"]), float(row["l"]), float(row["r"])) for row in csv.DictReader(file)]
-    episodes = sorted(episode for episode in episodes if all(map(math.isfinite, episode)))
-    steps = np.cumsum([length for _, length, _ in episodes])
-    returns = [value for *_, value in episodes]
-    last = range(1, len(returns) + 1)
-    means = [float(np.mean(returns[max(0, end - _MONITOR_WINDOW_EPISODES) : end])) for end in last]
-    return list(zip(steps.tolist(), means, strict=True))
+        raise UserError(f"{path} has no evaluation with a finite return: leave it out")
+    name = folder.resolve().name
+    experiment = re.sub(_PEER_SUFFIX, "", name) or name
+    return Run(folder, experiment, {}, UNKNOWN, steps, values, EVALUATIONS, float(values.max()))
 
 
 def _ordered(pairs: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:

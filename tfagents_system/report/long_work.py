@@ -46,25 +46,26 @@ class LongWork:
     ) -> None:
         self.what, self.total, self.done, self.doing, self.unit = what, total, 0, "", unit
         self._after_secs = AFTER_SECS if after_secs is None else after_secs
-        self._in_place, self._by_looks, self._is_shown = in_place, by_looks, False
-        self._is_over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._in_place, self._by_looks, self._width = in_place, by_looks, 0
+        self._is_over, self._thread = threading.Event(), threading.Thread(target=self._tell, daemon=True)
+        self._is_shown = False
 
     def __enter__(self) -> LongWork:
         self._began = time.monotonic()
+        self._due = self._began + self._after_secs
         if LongWork._shown_in != os.getpid():
-            self._is_shown, LongWork._shown_in = True, os.getpid()
-            self._stream, self._due = sys.stderr, self._began + self._after_secs
+            self._is_shown, LongWork._shown_in, self._stream = True, os.getpid(), sys.stderr
             if self._by_looks is None:
-                self._thread = threading.Thread(target=self._tell, daemon=True)
                 self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._is_shown:
-            self._is_over.set()
-            if self._thread is not None:
+            if self._by_looks is None:
+                self._is_over.set()
                 self._thread.join()
+                if self._width:
+                    self._print(is_last=True)
             self._is_shown, LongWork._shown_in = False, 0
 
     def look(self) -> None:
@@ -73,8 +74,7 @@ class LongWork:
             self._due = time.monotonic() + _LINE_SECS
             if self._by_looks is not None:
                 self._by_looks()
-            with contextlib.suppress(OSError, ValueError):
-                print(self, file=self._stream, flush=True)
+            self._print()
 
     def advance(self, parts: int = 1) -> None:
         """Further parts are done."""
@@ -92,18 +92,19 @@ class LongWork:
         return f"{self.done:,} of {total:,} {self.unit}".rstrip() + f" ({min(100, 100 * self.done // total)} %)"
 
     def _tell(self) -> None:
-        if self._is_over.wait(self._after_secs):
-            return
-        is_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
-        replaces, width, is_over = self._in_place and (is_terminal or "ipykernel" in sys.modules), 0, False
+        pause_secs = self._after_secs
+        while not self._is_over.wait(pause_secs):
+            self._print()
+            pause_secs = _LINE_SECS
+
+    def _print(self, *, is_last: bool = False) -> None:
+        text, end = str(self), "\n"
         with contextlib.suppress(OSError, ValueError):  # A pipe that nobody reads.
-            while not is_over:
-                line = str(self)
-                text = f"\r{line:<{width}}" if replaces else f"{line}\n"
-                print(text, end="", file=self._stream, flush=True)
-                width, is_over = len(line), self._is_over.wait(_LINE_SECS)
-            if replaces or str(self).rsplit(" ", 2)[0] != line.rsplit(" ", 2)[0]:  # But for the seconds.
-                print(f"\r{self!s:<{width}}" if replaces else self, file=self._stream, flush=True)
+            is_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+            if self._in_place and (is_terminal or "ipykernel" in sys.modules):
+                text, end = f"\r{text:<{self._width}}", "\n" if is_last else ""
+            self._width = len(text)
+            print(text, end=end, file=self._stream, flush=True)
 
 
 def followed(items: Iterable[_T], what: str, unit: str, total: int | None = None) -> Iterator[_T]:

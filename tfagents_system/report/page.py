@@ -44,8 +44,7 @@ from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.settings.values import leaves_of
 from tfagents_system.settings.variables import VARIABLES
 
-AXES = {"environment steps": ("env_steps", 1), "updates": ("train_step", 1), "hours": ("wall_time_s", 3600)}
-_STEPS, *_ = AXES
+_STEPS = "environment steps"  # The axis of all curves.
 _FOLDER = Path(__file__).resolve().parent
 _MOST_POINTS, _MOST_EPISODES = 1200, 4000  # Of a curve, and of single episodes.
 MOST_BYTES = 4_500_000  # Of all videos, before they become text (4/3 of it).
@@ -54,13 +53,11 @@ _USUAL = (
     *("critic_loss", "actor_loss", "alpha_loss", "alpha", "q_mean", "train/episode_length"),
     *("updates_per_s", "env_steps_per_s", "policy_age_updates"),
 )
-_NO_METRICS = (*(column for column, _ in AXES.values()), "iteration")
+_NO_METRICS = ("env_steps", "train_step", "wall_time_s", "iteration")
 _SHOWN_ELSEWHERE = ("env_config", "compute_config")  # Attributes of TrainParams: the JSON's keys, and variables.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")  # Okabe and Ito.
 _PANEL_HEIGHTS = 360, 110
 _MOST_PANELS = 9
-
-Xs = Mapping[str, Sequence[float]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -302,7 +299,7 @@ def _videos(model: RunModel, most_bytes: int = MOST_BYTES) -> str:
 
 
 def learning_figure(model: RunModel) -> Any:
-    """Returns, and below them whatever changed the task or the agent meanwhile, over an axis that buttons choose."""
+    """Returns, and below them whatever changed the task or the agent meanwhile."""
     from plotly.graph_objects import Scatter
     from plotly.subplots import make_subplots
 
@@ -310,98 +307,77 @@ def learning_figure(model: RunModel) -> Any:
     successes = [name for name in names if name in ("eval_success", "train_success")]
     panels = [[name] for name in names if re.match(r"(curriculum|schedule)/", name)]
     panels = ([successes, *panels] if successes else panels)[: _MOST_PANELS - 1]
-    traces: list[tuple[int, Xs, Any]] = [(1, xs, trace) for xs, trace in _returns(model)]
-    for row, panel in enumerate(panels, 2):
-        for name, color in zip(panel, _COLORS):  # noqa: B905  (There are more colors.)
-            xs, y = series(model.rows, name)
-            line = {"color": color, "width": 1.6, "shape": "linear" if "success" in name else "hv"}
-            traces.append((row, xs, Scatter(y=y, name=_escaped(name), line=line, showlegend=False)))
     heights = [_PANEL_HEIGHTS[0], *[_PANEL_HEIGHTS[1]] * len(panels)]
     figure = make_subplots(
         rows=len(heights), cols=1, shared_xaxes=True, row_heights=heights, vertical_spacing=0.09 / len(heights)
     )
-    for row, xs, trace in traces:
-        trace.x = xs[_STEPS]
-        figure.add_trace(trace, row=row, col=1)
+    for trace in _returns(model):
+        figure.add_trace(trace, row=1, col=1)
+    for row, panel in enumerate(panels, 2):
+        for name, color in zip(panel, _COLORS, strict=False):
+            steps, y = series(model.rows, name)
+            line = {"color": color, "width": 1.6, "shape": "linear" if "success" in name else "hv"}
+            figure.add_trace(Scatter(x=steps, y=y, name=_escaped(name), line=line, showlegend=False), row=row, col=1)
     for row, panel in enumerate([["return"], *panels], 1):
         title = "success" if "success" in panel[0] else _escaped(panel[0]).replace("/", "<br>")
         figure.update_yaxes(title_text=title, row=row, col=1)
     figure.update_xaxes(title_text=_STEPS, row=len(heights), col=1)
-    last = "xaxis" if len(heights) == 1 else f"xaxis{len(heights)}"
-    buttons = [
-        {
-            "label": axis,
-            "method": "update",
-            "args": [
-                {"x": [xs[axis] for _, xs, _ in traces]},
-                {f"{last}.title.text": axis, f"{last}.autorange": True},
-            ],
-        }
-        for axis in AXES
-    ]
-    menu = {"type": "buttons", "direction": "right", "buttons": buttons, "x": 1, "y": 1.02, "yanchor": "bottom"}
     legend = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
-    figure.update_layout(
-        height=sum(heights) + 110, updatemenus=[menu], legend=legend, margin={"l": 76, "r": 16, "b": 46}
-    )
+    figure.update_layout(height=sum(heights) + 110, legend=legend, margin={"l": 76, "r": 16, "b": 46})
     return _styled(figure)
 
 
-def _returns(model: RunModel) -> Iterable[tuple[Xs, Any]]:
+def _returns(model: RunModel) -> Iterable[Any]:
     """Single training episodes, their means, evaluations with the spread of their episodes, the best policy."""
     from plotly.graph_objects import Scatter
 
     if model.episodes:
         kept = [model.episodes[k] for k in thinned([row["return"] for row in model.episodes], _MOST_EPISODES)]
-        yield (
-            _xs(kept),
-            Scatter(
-                y=short(row["return"] for row in kept),
-                customdata=[[int(row["length"]), int(row["worker"])] for row in kept],
-                name="training episodes",
-                mode="markers",
-                marker={"size": 4.5, "color": "#56B4E9", "opacity": 0.6},
-                hovertemplate="return %{y}<br>%{customdata[0]} steps, worker %{customdata[1]}<extra></extra>",
-            ),
+        yield Scatter(
+            x=_steps(kept),
+            y=short(row["return"] for row in kept),
+            customdata=[[int(row["length"]), int(row["worker"])] for row in kept],
+            name="training episodes",
+            mode="markers",
+            marker={"size": 4.5, "color": "#56B4E9", "opacity": 0.6},
+            hovertemplate="return %{y}<br>%{customdata[0]} steps, worker %{customdata[1]}<extra></extra>",
         )
-    xs, y = series(model.rows, TRAIN_RETURN)
-    yield xs, Scatter(y=y, name="training, mean", line={"color": "#0072B2", "width": 1.6})
+    steps, y = series(model.rows, TRAIN_RETURN)
+    yield Scatter(x=steps, y=y, name="training, mean", line={"color": "#0072B2", "width": 1.6})
     evaluated = [row for row in model.rows if (value := row.get(RETURN)) is not None and math.isfinite(value)]
-    xs, y = series(evaluated, RETURN, len(evaluated))
+    steps, y = series(evaluated, RETURN, len(evaluated))
     stds = [row.get("eval_return_std") or 0.0 for row in evaluated]
     low, high = (short(mean + sign * std for mean, std in zip(y, stds, strict=True)) for sign in (-1, 1))
-    hidden = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+    hidden = {"x": steps, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
     hidden |= {"legendgroup": "evaluations"}
-    yield xs, Scatter(y=low, **hidden)
-    yield xs, Scatter(y=high, **hidden, fill="tonexty", fillcolor="rgba(213,94,0,0.17)")
-    yield (
-        xs,
-        Scatter(
-            y=y,
-            name="evaluations, mean and spread",
-            customdata=short(stds),
-            mode="lines+markers",
-            legendgroup="evaluations",
-            line={"color": _COLORS[1], "width": 2.4},
-            hovertemplate="evaluation %{y} ± %{customdata:.4g}<extra></extra>",
-        ),
+    yield Scatter(y=low, **hidden)
+    yield Scatter(y=high, **hidden, fill="tonexty", fillcolor="rgba(213,94,0,0.17)")
+    yield Scatter(
+        x=steps,
+        y=y,
+        name="evaluations, mean and spread",
+        customdata=short(stds),
+        mode="lines+markers",
+        legendgroup="evaluations",
+        line={"color": _COLORS[1], "width": 2.4},
+        hovertemplate="evaluation %{y} ± %{customdata:.4g}<extra></extra>",
     )
     checkpoint = model.best_json.get("checkpoint")
-    best = [row for row in evaluated if checkpoint_name(int(row.get("train_step") or 0)) == checkpoint]
+    best = [row for row in evaluated if checkpoint_name(int(row.get("train_step") or 0)) == checkpoint][-1:]
     star = {"symbol": "star", "size": 15, "color": "#E69F00", "line": {"color": "#1b2733", "width": 1}}
     if best:
-        yield _xs(best[-1:]), Scatter(y=[best[-1][RETURN]], name="best policy", mode="markers", marker=star)
+        yield Scatter(x=_steps(best), y=[best[0][RETURN]], name="best policy", mode="markers", marker=star)
 
 
 def metric_figure(model: RunModel, name: str) -> Any | None:
     """One metric over environment steps; None where it has no value."""
     from plotly.graph_objects import Figure, Scatter
 
-    xs, y = series(model.rows, name)
+    steps, y = series(model.rows, name)
     if not y:
         return None
     mode = "lines+markers" if len(y) <= 60 else "lines"
-    figure = Figure(Scatter(x=xs[_STEPS], y=y, mode=mode, line={"color": _COLORS[0], "width": 1.6}))
+    figure = Figure(Scatter(x=steps, y=y, mode=mode, line={"color": _COLORS[0], "width": 1.6}))
     figure.update_layout(title={"text": _escaped(name), "font": {"size": 13}}, height=250, showlegend=False)
     figure.update_layout(margin={"l": 50, "r": 10, "t": 32, "b": 30})
     return _styled(figure)
@@ -413,15 +389,17 @@ def _styled(figure: Any) -> Any:
     return figure.update_xaxes(as_in_png).update_yaxes(as_in_png)
 
 
-def series(rows: Sequence[Mapping[str, float | None]], name: str, most: int = _MOST_POINTS) -> tuple[Xs, list[float]]:
-    """The curve of a metric, thinned: its axes, and its finite values."""
+def series(
+    rows: Sequence[Mapping[str, float | None]], name: str, most: int = _MOST_POINTS
+) -> tuple[list[float], list[float]]:
+    """The curve of a metric, thinned: environment steps, and its finite values."""
     known = [(row, value) for row in rows if (value := row.get(name)) is not None and math.isfinite(value)]
     kept = [known[k] for k in thinned([value for _, value in known], most)]
-    return _xs([row for row, _ in kept]), short(value for _, value in kept)
+    return _steps([row for row, _ in kept]), short(value for _, value in kept)
 
 
-def _xs(rows: Sequence[Mapping[str, float | None]]) -> Xs:
-    return {axis: short((row.get(column) or 0.0) / unit for row in rows) for axis, (column, unit) in AXES.items()}
+def _steps(rows: Sequence[Mapping[str, float | None]]) -> list[float]:
+    return short(row.get("env_steps") or 0.0 for row in rows)
 
 
 def thinned(values: Sequence[float], most: int) -> Sequence[int]:
