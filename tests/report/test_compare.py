@@ -240,17 +240,6 @@ def thick_lines(figure: Figure) -> list[Line2D]:
     return [line for line in figure.axes[0].get_lines() if line.get_linewidth() == 2.0]
 
 
-def test_lines_are_dashed_where_a_run_is_missing(tmp_path: Path, figures: list[Figure]) -> None:
-    runs = (a_run([0, 100, 200], [0, 1, 2]), a_run([0, 100], [1, 2], "stopped"))
-    compare.draw([Group("g", runs)], tmp_path / "x.png")
-    thick = thick_lines(figures[0])
-    assert [(line.get_linestyle(), np.asarray(line.get_xdata()).tolist()) for line in thick] == [
-        ("-", [0, 100]),
-        ("--", [100, 200]),
-    ]
-    assert thick[0].get_label() == "g (2 runs, 1 unfinished)"
-
-
 def test_bad_arguments_are_told_together(tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
         compare.main([str(tmp_path), "--output", "none/x.pdf"])

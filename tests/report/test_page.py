@@ -55,13 +55,6 @@ def test_an_evaluation_is_drawn_at_the_steps_of_its_policy(tmp_path):
     assert (facts["environment steps"], facts["updates"], facts["last evaluation"]) == ("300", "30", "7")
 
 
-def test_evaluations_that_are_not_finite_are_not_drawn(tmp_path):
-    RunPaths(tmp_path).metrics_csv.write_text("env_steps,eval_return\n100,nan\n200,7\n")
-    figure = learning_figure(model_of(RunPaths(tmp_path)))
-    (drawn,) = [trace for trace in figure.data if trace.name == "evaluations, mean and spread"]
-    assert drawn.y == (7,)
-
-
 def test_settings_tell_defaults_and_no_secrets(tmp_path):
     run = make_run(tmp_path / "run")
     settings = {name: rest for name, *rest in settings_of(model_of(run))}

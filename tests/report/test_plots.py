@@ -66,25 +66,6 @@ def test_the_curves_are_the_numbers_by_environment_steps(paths, figure):
     assert {(0.0, -1410.0), (0.0, -1390.0), (400.0, -950.0), (400.0, -850.0)} <= corners
 
 
-def test_everything_is_labelled(paths, figure):
-    curriculum = {"curriculum/mass": 1.0}
-    write(paths, *(train(step, **curriculum) for step in (1000, 2000, 9000)), evaluation(9000, -200.0, 20.0))
-    draw_learning_curve(RunModel(paths.exp_dir))
-    returns, *small = figure().axes
-    assert returns.get_title("left") == "pendulum_seed_3"
-    assert (returns.get_xlabel(), returns.get_ylabel()) == ("environment steps", "return of an episode")
-    assert [text.get_text() for text in returns.get_legend().get_texts()] == [
-        "collected episodes, exploring",
-        "evaluation, greedy: mean ± std",
-    ]
-    titles = [axes.get_title("left") for axes in small]
-    assert titles == ["critic loss", "actor loss", "alpha (temperature)", "curriculum: mass"]
-    assert all(axes.get_xlabel() == "environment steps" for axes in small)
-    for axes in (returns, *small):
-        labels = [label.get_text() for label in axes.get_xticklabels()]
-        assert "10,000" in labels and not any("k" in label for label in labels), "one form on all of them"
-
-
 @pytest.mark.parametrize(
     ("rows", "panels"),
     [

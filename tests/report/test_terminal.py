@@ -86,18 +86,6 @@ def test_many_workers_are_one_line_with_the_oldest_heartbeat():
     assert "worker_5 " not in text
 
 
-def test_experts_are_named():
-    content = status(workers=2)
-    content["roles"]["worker_1"] |= {"kind": "expert", "alive": False}
-    text = words(rendered(content))
-    assert "worker_1 (expert) CPU 5 down" in text and "worker_1 (expert): down" in text
-    many = status(workers=64)
-    many["roles"]["worker_63"]["kind"] = many["roles"]["worker_62"]["kind"] = "expert"
-    assert "worker_0..63 (2 expert) CPU 4-67" in words(rendered(many))
-    many["roles"]["worker_61"]["kind"] = "eval"
-    assert "worker_0..63 (1 eval, 2 expert) CPU 4-67" in words(rendered(many))
-
-
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("workers", [1, 6, 256])
 def test_it_fits_the_terminal(width, workers):

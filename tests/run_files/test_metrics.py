@@ -51,17 +51,6 @@ def steps(paths):
     return [line["train_step"] for line in read_rows(paths.metrics_csv)]
 
 
-def test_the_columns_of_the_interface_come_first(paths, no_summaries):
-    MetricsLog(paths, ["mass", "friction"])
-    header = paths.metrics_csv.read_text().strip().split(",")
-    counters = ["train_step", "iteration", "env_steps", "wall_time_s"]
-    returns = ["train_return", "eval_return", "eval_return_std", "eval_success"]
-    training = ["critic_loss", "actor_loss", "alpha", "updates_per_s", "env_steps_per_s"]
-    interface = [*counters, *returns, *training, "curriculum/mass", "curriculum/friction"]
-    assert [name for name in header if name in interface] == interface
-    assert header[:4] == interface[:4]
-
-
 def test_a_row_is_in_the_file_at_once_and_what_it_has_not_is_empty(paths, no_summaries):
     log = MetricsLog(paths, ["mass"])
     log.write(row(100, critic_loss=np.float32(0.25), alpha=float("nan"), eval_return=None, **{"curriculum/mass": 3}))

@@ -58,19 +58,6 @@ def test_before_the_first_update_experience_stays_where_no_imported_module_has_c
     assert (paths.params_folder / name).read_text() == "other" and (paths.params_folder / "new.txt").exists()
 
 
-def test_a_file_that_cannot_be_read_is_named(
-    environ: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(folder: Path, files: list[str]) -> dict[str, str]:
-        raise PermissionError(13, "Permission denied", str(project / "secret.key"))
-
-    monkeypatch.setattr(params_folder, "digests_of", refuse)
-    preparation = prepare.Preparation(environ, None)
-    preparation._look_at_files()
-    (error,) = preparation.findings.errors
-    assert f"{project}/secret.key can't be read" in error and "make it readable" in error
-
-
 def test_what_lies_outside_of_the_folder_is_told_with_the_remedy(project: Path, start: Starter) -> None:
     (project.parent / "outside_of_project.py").write_text("")
     outside = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parents[1]))\n"

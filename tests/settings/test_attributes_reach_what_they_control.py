@@ -63,14 +63,6 @@ def test_drawing_follows_the_attributes():
     assert draw_settings(params_with(), LAYOUT, 7).held_out_minibatches == 0
 
 
-def test_sequences_are_drawn_with_their_burn_in_and_trained_without():
-    params = params_with(recurrent={"sequence_length": 8, "burn_in": 5})
-    settings = draw_settings(params, LAYOUT, 0)
-    assert (settings.form.sequence_length, settings.form.burn_in) == (13, 5)
-    transitions = params_with().sample_form_ctor()
-    assert (transitions.sequence_length, transitions.burn_in) == (None, 0)
-
-
 def test_workers_cut_episodes_for_sequences_and_stacked_frames():
     images = Layout.from_specs(np.zeros((1024, 1024, 1), np.uint8), np.zeros(2, np.float32))
     assert images.max_segment_steps(None) == 15

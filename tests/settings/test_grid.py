@@ -68,12 +68,6 @@ def test_other_seeds_are_refused(text: str) -> None:
         parse_seeds(text)
 
 
-@pytest.mark.parametrize("task", [-1, 2, 10**30])
-def test_ids_out_of_range_are_refused(task: int) -> None:
-    with pytest.raises(UserError, match="ids go from 0 to 1"):
-        Grid([{"discount": 0.9}, {"discount": 0.99}]).settings(task)
-
-
 def test_all_findings_come_together(tmp_path: Path) -> None:
     text = '{"a": [], "b": 3, "SAC_EXP_NAME": ["x"], "9x": [1]}'
     findings = "\n".join(findings_of(tmp_path, text))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tfagents_system.errors import UserError
-from tfagents_system.settings.load_params import load_env_config, load_params
+from tfagents_system.settings.load_params import load_params
 
 PARAMS = """
 import pathlib
@@ -89,14 +89,6 @@ def test_what_is_wrong_with_a_params_file(tmp_path: Path, source: str, text: str
     path.write_text(source)
     with pytest.raises(UserError, match=text):
         load_params(path, {"horizon": 7})
-
-
-@pytest.mark.parametrize(("text", "finding"), [("{", "not valid JSON"), ("[1]", "must hold a JSON object")])
-def test_wrong_json(tmp_path: Path, text: str, finding: str) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(text)
-    with pytest.raises(UserError, match=finding):
-        load_env_config(path)
 
 
 DERIVED = """

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.support.fakes import FakeParams
-from tfagents_system.agents.iteration_counts import updates_of_iteration, updates_ratio
 from tfagents_system.checks.rules import is_kept
 from tfagents_system.examples.halfcheetah import params as halfcheetah
 from tfagents_system.examples.minitaur import params as minitaur
@@ -225,16 +224,6 @@ def test_near_miss_names_the_one_that_is_meant(wrong: str, right: str) -> None:
     assert f"TrainParams.{wrong} " in finding and f"{right} is meant" in finding
 
 
-def test_near_miss_on_the_instance() -> None:
-    class TrainParams(FakeParams):
-        def __init__(self, env_config: Any) -> None:
-            super().__init__(env_config)
-            self.discout = 0.9
-
-    (finding,) = check_params(TrainParams({"horizon": 100}))
-    assert "discout" in finding and "discount is meant" in finding
-
-
 @pytest.mark.parametrize("name", ["gripper_width", "_batchsize", "actor_learning_rate_decay", "rewards"])
 def test_names_of_the_users_own_pass(name: str) -> None:
     assert findings_for(**{name: 3}) == []
@@ -260,10 +249,6 @@ def test_wrong_json_is_exactly_one_finding(config: dict[str, Any], text: str) ->
     assert text in finding
 
 
-def test_json_keys_of_the_users_own_pass() -> None:
-    assert check_env_config({"horizon": 5, "mass": 3, "task": {"iter": 3}}) == []
-
-
 def test_what_can_not_be_had_in_a_deterministic_run_is_told() -> None:
     def findings(**attributes: Any) -> list[str]:
         return params_check.check_deterministic(type("TrainParams", (FakeParams,), attributes)({"horizon": 10}))
@@ -274,28 +259,6 @@ def test_what_can_not_be_had_in_a_deterministic_run_is_told() -> None:
         "TrainParams.asynchronous=True",
         "TrainParams.matmul_precision='bfloat16'",
     ]
-
-
-@pytest.mark.parametrize(
-    ("attributes", "text"),
-    [
-        ({"network": "simba", "recurrent": True}, "residual blocks have no memory"),
-        ({"network": "simba", "critic_dropout": 0.01}, "is for plain layers"),
-        (
-            {"network": "simba", "actor_fc_layer_params": (256, 128)},
-            "actor_fc_layer_params=(256, 128) must be one width",
-        ),
-        (
-            {"recurrent": True, "n_step": 3},
-            "n_step=3 does not work with recurrent=True, sequences are trained on step by"
-            " step: set n_step to 1, or recurrent to False",
-        ),
-        ({"network": "simba", "algorithm": "crossq"}, "normalises layers already"),
-    ],
-)
-def test_parts_that_can_not_be_had_together(attributes: dict[str, Any], text: str) -> None:
-    (finding,) = findings_for(**attributes)
-    assert text in finding
 
 
 def test_a_property_that_raises_is_one_finding() -> None:
@@ -322,20 +285,3 @@ def test_two_lengths_of_one_period_are_refused() -> None:
     assert findings_for(checkpoint_period_env_steps=5) == []
     (finding,) = findings_for(checkpoint_period_env_steps=5, checkpoint_period_iters=1)
     assert "checkpoint_period_env_steps=5 and checkpoint_period_iters=1 are two lengths of one period" in finding
-
-
-@pytest.mark.parametrize(
-    ("attributes", "ratio", "updates"),
-    [
-        ({}, None, FakeParams.updates_per_iter),
-        ({"updates_per_env_step": 2.5}, 2.5, None),
-        ({"env_steps_per_iter": 50}, 1.0, None),
-        ({"env_steps_per_iter": 50, "updates_per_env_step": 0.5}, 0.5, None),
-        ({"env_steps_per_iter": 50, "asynchronous": True, "updates_per_env_step": 0.5}, None, 25),
-        ({"env_steps_per_iter": 50, "asynchronous": True, "updates_per_env_step": 0.2}, None, 10),
-        ({"asynchronous": True, "updates_per_iter": 7}, None, 7),
-    ],
-)
-def test_updates_of_an_iteration(attributes: dict[str, Any], ratio: float | None, updates: int | None) -> None:
-    params = params_with(**attributes)
-    assert (updates_ratio(params), updates_of_iteration(params)) == (ratio, updates)

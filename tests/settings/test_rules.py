@@ -77,36 +77,6 @@ def test_it_is_refused(attributes: dict[str, Any], told: str) -> None:
     assert re.search(told, finding), finding
 
 
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        {"mini_race": {"steps": 100}, "n_step": 3, "discount": 1.0},
-        {"mini_race": {"steps": 3, "oversampling": (0, 0)}},
-        {"algorithm": "sac_discrete", "cut_at_exploration": True, "n_step": 3},
-        {"algorithm": "iqn", "mini_race": {"steps": 100}, "n_step": 3, "potential": flat},
-        {"algorithm": "dqn", "hindsight_share": 1.0, "hindsight_strategy": "final", "n_step": 3},
-        {"hindsight_share": 0.8, "normalize_observations": True, "prior_data": "demos.npz"},
-        {"mini_race": {"steps": 41}, "priority_exponent": 1, "priority_beta": {"points": [[0, 0.4], [9, 1]]}},
-    ],
-    ids=names,
-)
-def test_it_is_right(attributes: dict[str, Any]) -> None:
-    assert check_params(params_with(**attributes)) == []
-
-
-@pytest.mark.parametrize(
-    ("attributes", "told"),
-    [
-        ({"discount": 1.0}, "discount=1 without mini_race"),
-        ({"discount": GAMMA, "algorithm": "iqn", "mini_race": {"steps": 50}}, ""),
-        ({"mini_race": {"steps": 100}, "discount": 1.0}, ""),
-    ],
-)
-def test_notes(attributes: dict[str, Any], told: str) -> None:
-    notes = [note for note in advice(params_with(**attributes)) if "mini_race" in note]
-    assert [told in note for note in notes] == [True] * bool(told)
-
-
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,))
 
 

@@ -120,22 +120,6 @@ def test_how_a_worker_deals_with_its_environments(environ: dict[str, str], tmp_p
     assert (variables.step_timeout_secs, variables.worker_memory_mb) == (2.5, 900)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "rule"),
-    [
-        ("SAC_STEP_TIMEOUT_SECS", "0", "a number above 0"),
-        ("SAC_WORKER_MEMORY_MB", "0.5", "an integer of at least 1"),
-        ("SAC_ENV_PYTHON", "my_params.py", "my_params.py is not executable"),
-        ("SAC_ENV_PYTHON", "nowhere/python", "an existing file, none of these is one"),
-    ],
-)
-def test_impossible_values_for_environments(
-    environ: dict[str, str], tmp_path: Path, name: str, text: str, rule: str
-) -> None:
-    with pytest.raises(UserError, match=rule):
-        read({**environ, name: text}, tmp_path)
-
-
 def test_a_job_array_task_gets_its_own_directory_once(environ: dict[str, str], tmp_path: Path) -> None:
     environ["SLURM_ARRAY_TASK_ID"] = "7"
     variables = read(environ, tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -83,17 +82,6 @@ def test_a_log_that_is_gone_and_a_start_that_fails_end_no_other_run(programs: An
     assert source.run() == 1 and source.states == [FAILED, FAILED, DONE]
     assert source.tasks[0].reason == "exit code 1" and source.tasks[1].exit_code is None
     assert re.fullmatch(r"it can't be started: .*(Not a directory|File exists).*", source.tasks[1].reason)
-
-
-def test_each_run_has_a_place_of_its_own(programs: Any) -> None:
-    cpu = max(os.sched_getaffinity(0))
-    meet = "touch $FOLDER/up_$ID; until [[ -e $FOLDER/up_$((ID ^ 1)) ]]; do sleep 0.02; done"
-    says = "echo $TFAGENTS_CUDA_VISIBLE_DEVICES $(grep Cpus_allowed_list /proc/self/status); ID=$SLURM_ARRAY_TASK_ID; "
-    source = programs(*[f"{says}{meet}"] * 4)
-    assert source.run(places=[Place([cpu], "2"), Place([cpu], "GPU-5")]) == 0
-    seen = [task.log.read_text().split() for task in source.tasks]
-    assert {words[0] for words in seen[:2]} == {words[0] for words in seen[2:]} == {"2", "GPU-5"}
-    assert {words[2] for words in seen} == {str(cpu)}
 
 
 def test_a_stop_is_passed_on_and_nothing_more_starts(programs: Any, tmp_path: Path) -> None:
