@@ -8,8 +8,7 @@ from tf_agents.specs import array_spec
 
 from tests.support.fakes import CounterEnv, DictEnv, FakeParams
 from tfagents_system.envs import loading
-from tfagents_system.envs.action_history import ActionHistory
-from tfagents_system.envs.actions import actions_of
+from tfagents_system.envs.actions import ActionHistory, actions_of
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 

@@ -149,10 +149,8 @@ def test_a_table_makes_actions_of_a_box() -> None:
     assert step.observation["action_history"].tolist() == [0, 0, 1, 1, 0, 0]
     inner.got[0][:] = 9.0  # The environment's own array: the table stays.
     step = env.step_in_environment_units(np.array([0.1, 0.9, 0.0], np.float32))
-    assert inner.got[-1].tolist() == np.array([0.1, 0.9, 0.0], np.float32).tolist(), (
-        "a policy's action is played as it is"
-    )
-    assert step.observation["action_history"].tolist() == [1, 0, 0, 0, 1, 0], "and seen as the nearest row"
+    assert inner.got[-1].tolist() == TABLE[1], "the nearest row"
+    assert step.observation["action_history"].tolist() == [1, 0, 0, 0, 1, 0]
 
 
 def test_the_nearest_row_counts_shares_of_the_range() -> None:

@@ -12,7 +12,6 @@ import tree
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from tf_agents.environments import batched_py_environment, suite_gym
-from tf_agents.utils import nest_utils
 
 from tests.support.fakes import CounterEnv, NumberedEnv
 from tests.support.lanes_for_tests import NumberedLane, vector_of
@@ -262,10 +261,10 @@ class Bare(VectorEnv):
 def test_what_can_not_be_told_apart_is_refused_with_its_remedy() -> None:
     with pytest.raises(UserError, match=r"autoreset mode can't be told .* is None\): set it to a gymnasium.vector"):
         BatchedEnvironment(Bare(None), 5)
-    different = Bare("NextStep")
-    different.observation_space = spaces.Box(np.array([[-9.0], [-9.0], [-8.0]]), 9.0, (3, 1), np.float32)
-    with pytest.raises(UserError, match="(?s)differ in their observation spaces.*build all lanes with the same space"):
-        BatchedEnvironment(different, 5)
+    alone = batched_py_environment.BatchedPyEnvironment([NumberedEnv(0, 2)], multithreading=False)
+    alone._envs = []
+    with pytest.raises(UserError, match="no lanes in its `envs` that can be reset one by one: return a BatchedPy"):
+        BatchedEnvironment(alone, 5)
     lost = Driven(Bare("SameStep"))
     lost.reset()
     lost.step()
@@ -342,36 +341,6 @@ def test_batched_environments_of_tf_agents() -> None:
     assert step.ended == [1] and driven.out[0].tolist() == [[0, 1, 1], [1, 0, 3]]
     driven.env.set_state({"mass": 2.0})
     assert [lane.states for lane in env.envs] == [[{"mass": 2.0}]] * 2
-
-
-class Autoreset(batched_py_environment.BatchedPyEnvironment):
-    """Begins anew in lanes that have ended by itself, and lets nobody see them."""
-
-    envs = ()
-    _over: list[bool]
-
-    def _step(self, actions: Any) -> Any:
-        steps = [
-            lane.reset() if over else lane.step(a)
-            for lane, over, a in zip(self._envs, self._over, actions, strict=True)
-        ]
-        self._over = [bool(step.is_last()) for step in steps]
-        return nest_utils.stack_nested_arrays(steps)
-
-    def _reset(self) -> Any:
-        self._over = [False] * len(self._envs)
-        return super()._reset()
-
-
-def test_batched_environments_of_tf_agents_that_reset_their_lanes() -> None:
-    driven = Driven(Autoreset([NumberedEnv(0, 2), NumberedEnv(1, 3)], multithreading=False))
-    driven.reset()
-    driven.step()
-    step = driven.step()
-    assert step.ended == [0] and step.began is None
-    step = driven.step()
-    assert step.began.tolist() == [True, False] and step.first[0][0].tolist() == [0, 1, 0]
-    assert step.ended == [1] and driven.out[0][1].tolist() == [1, 0, 3]
 
 
 def test_a_time_limit_of_tf_agents_gym_wrapper_keeps_the_discount() -> None:

@@ -15,6 +15,7 @@ from tests.support.fakes import CounterEnv, DictEnv, FakeParams
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.envs import specs
 from tfagents_system.envs.observations import ObservationWriter
+from tfagents_system.envs.spaces import space_nest
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 
@@ -70,7 +71,7 @@ def test_nests_of_py_environments() -> None:
         right: Any
 
     spec = {"hands": Pair(array_spec.ArraySpec((2,), np.float64), array_spec.ArraySpec((), np.int32))}
-    converted = specs.observation_spec_of_array_specs(spec)
+    converted = specs.observation_spec_of(specs.spaces_of_array_specs(spec))
     assert type(converted["hands"]) is Pair
     assert converted["hands"].left.dtype == np.float32 and converted["hands"].right.dtype == np.int32
     assert converted["hands"].left.name == "observation/hands/left"
@@ -91,7 +92,7 @@ def test_nests_of_py_environments() -> None:
 )
 def test_all_integers_become_some_that_networks_take(declared: str, stored: str, least: int, most: int) -> None:
     space = gymnasium.spaces.Box(np.iinfo(declared).min, np.iinfo(declared).max, (2,), np.dtype(declared).type)
-    spec = specs.observation_spec_of_space(space)
+    spec = specs.observation_spec_of(space)
     assert spec.dtype == np.dtype(stored)
     writer, stored_as = ObservationWriter(spec, space), np.zeros(2, stored)
     writer.write(np.array([least, most], declared), [stored_as])
@@ -113,23 +114,23 @@ def test_uint8_of_an_images_shape_whose_bounds_are_no_pixels_are_other_integers(
     shape: tuple[int, ...], high: int, stored: str
 ) -> None:
     space = gymnasium.spaces.Box(0, high, shape, np.uint8)
-    spec = specs.observation_spec_of_space(space)
+    spec = specs.observation_spec_of(space)
     assert spec.dtype == np.dtype(stored)
     observation = np.zeros(shape, stored)
     ObservationWriter(spec, space).write(np.ones(shape, np.uint8), [observation])
     assert observation.all()
     declared = array_spec.BoundedArraySpec(shape, np.uint8, 0, high)
-    assert specs.observation_spec_of_array_specs(declared).dtype == np.dtype(stored)
+    assert specs.observation_spec_of(specs.spaces_of_array_specs(declared)).dtype == np.dtype(stored)
 
 
 def test_an_agent_is_built_for_integers_of_all_kinds() -> None:
     kinds = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
     space = gymnasium.spaces.Dict({kind: gymnasium.spaces.Box(0, 100, (2,), np.dtype(kind).type) for kind in kinds})
-    spec = tf.nest.map_structure(tensor_spec.from_spec, specs.observation_spec_of_space(space))
+    spec = tf.nest.map_structure(tensor_spec.from_spec, specs.observation_spec_of(space_nest(space)))
     agent = make_agent(FakeParams({"horizon": 10}), spec, BOX, tf.Variable(0, dtype=tf.int64))
     assert agent.trainable_variables
 
 
 def test_observations_that_are_no_numbers() -> None:
     with pytest.raises(UserError, match="must be numbers"):
-        specs.observation_dtype(np.dtype("U5"))
+        specs.observation_spec_of(specs.spaces_of_array_specs(array_spec.ArraySpec((), "U5")))

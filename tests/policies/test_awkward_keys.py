@@ -115,6 +115,6 @@ def test_plain_keys_keep_their_names() -> None:
         "observation/parts/1",
         "observation/x.y",
     ]
-    action = tensor_spec.from_spec(specs.action_spec_of_space(BOX))
+    action = tensor_spec.from_spec(specs.action_spec_of(BOX))
     names = [each["name"] for each in describe(nest, actions_of(action), (), "c", 1, None)["observation"]]
     assert names == ["observation_0", "Camera_1", "joints", "parts_0", "parts_1", "x_y"]

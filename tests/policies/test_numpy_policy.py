@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import array_spec, tensor_spec
 
-from tfagents_system.envs.action_history import ActionHistory
-from tfagents_system.envs.actions import actions_of
+from tfagents_system.envs.actions import ActionHistory, actions_of
 from tfagents_system.policies import files, numpy_policy
 from tfagents_system.policies.environment_policies import in_environment_units
 

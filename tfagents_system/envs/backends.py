@@ -11,10 +11,11 @@ from tf_agents.environments import gym_wrapper, py_environment, tf_environment, 
 from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.envs import gym_driver, specs
+from tfagents_system.envs import gym_driver
 from tfagents_system.envs.gym_driver import TRUNCATED, GymDriver, StepResult
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.spaces import space_kind, space_nest
+from tfagents_system.envs.specs import spaces_of_array_specs
 from tfagents_system.errors import UserError
 
 _FIRST, _LAST = int(ts.StepType.FIRST), int(ts.StepType.LAST)
@@ -26,16 +27,12 @@ class Backend(abc.ABC):
 
     Attributes:
       user_env: What `env_ctor` returned.
-      observation_spec: Nest of ArraySpecs to which observations are converted.
-      environment_action_spec: Nest of BoundedArraySpecs of the environment's own bounds, each of one dimension.
-      own_action_spec, own_observation_spec: Nests of the environment's own spaces or specs, with its shapes and bounds.
+      observation_spaces, action_spaces: Nests of the environment's own spaces, with its shapes and bounds.
     """
 
     user_env: Any
-    observation_spec: Any
-    environment_action_spec: Any
-    own_action_spec: Any
-    own_observation_spec: Any
+    observation_spaces: Any
+    action_spaces: Any
 
     @abc.abstractmethod
     def reseed(self, seed: int) -> None:
@@ -83,9 +80,10 @@ def make_backend(env: Any, seed: int | None) -> Backend:
     if isinstance(env, tf_environment.TFEnvironment):
         raise UserError(f"env_ctor returned the TFEnvironment {env!r}: return the PyEnvironment inside it")
     if is_batched(env):
-        from tfagents_system.envs.batched_backends import FirstLaneBackend
+        from tfagents_system.envs.batched_environment import PyLanesBackend, VectorBackend
 
-        return FirstLaneBackend(env, seed)
+        is_py = isinstance(env, py_environment.PyEnvironment)
+        return PyLanesBackend(env, seed) if is_py else VectorBackend(env, seed)
     if isinstance(env, py_environment.PyEnvironment):
         return PyBackend(env, seed)
     gym_driver.check_is_gym(env)
@@ -121,9 +119,7 @@ class GymBackend(GymDriver, Backend):
 
     def __init__(self, env: Any, seed: int | None) -> None:
         self.user_env = env
-        self.observation_spec = specs.observation_spec_of_space(env.observation_space)
-        self.environment_action_spec = specs.action_spec_of_space(env.action_space)
-        self.own_observation_spec, self.own_action_spec = map(space_nest, (env.observation_space, env.action_space))
+        self.observation_spaces, self.action_spaces = map(space_nest, (env.observation_space, env.action_space))
         super().__init__(env, seed)
 
     def render(self) -> Any:
@@ -140,10 +136,8 @@ class PyBackend(Backend):
 
     def __init__(self, env: py_environment.PyEnvironment, seed: int | None) -> None:
         self.user_env = env
-        self.own_observation_spec = specs.plain_nest(env.observation_spec())
-        self.own_action_spec = specs.plain_nest(_with_starts(env))
-        self.observation_spec = specs.observation_spec_of_array_specs(self.own_observation_spec)
-        self.environment_action_spec = specs.action_spec_of_array_specs(self.own_action_spec)
+        self.observation_spaces = spaces_of_array_specs(env.observation_spec())
+        self.action_spaces = spaces_of_array_specs(_with_starts(env))
         self._get_info: Callable[[], Any] | None = env.get_info
         self._discount = 1.0
         if seed is not None:

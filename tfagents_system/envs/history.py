@@ -23,11 +23,11 @@ import tensorflow as tf
 import tree
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.envs.action_history import KEY as ACTION_HISTORY
-from tfagents_system.envs.action_history import OBSERVATION
 from tfagents_system.hyperparameters import FrameStack, frames_of_leaves, leaf_name
 from tfagents_system.train_params_base import TrainParamsBase
 
+OBSERVATION = "observation"  # Key of the environment's own observation if that is not a dictionary,
+ACTION_HISTORY = "action_history"  # and of what the toolkit adds to it.
 HORIZON_TIME = "horizon_time"
 # The specs of environments' observations have names that begin with `observation`: this one is told apart by its name.
 _HORIZON_TIME_SPEC = tf.TensorSpec((1,), tf.float32, HORIZON_TIME)
@@ -36,11 +36,6 @@ _HORIZON_TIME_SPEC = tf.TensorSpec((1,), tf.float32, HORIZON_TIME)
 def is_image(spec: Any) -> bool:
     """Whether a spec describes images: uint8 `[height, width, channels]`."""
     return len(spec.shape) == 3 and np.dtype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype)) == np.uint8
-
-
-def has_images(observation_spec: Any) -> bool:
-    """Whether any leaf of a nest of specs describes images."""
-    return any(map(is_image, tree.flatten(observation_spec)))
 
 
 def leaf_names(observation_spec: Any) -> list[str]:
@@ -62,6 +57,17 @@ def stacked_spec(observation_spec: Any, frame_stack: FrameStack) -> Any:
 def single_frame_spec(observation_spec: Any, frame_stack: FrameStack) -> Any:
     """The inverse of `stacked_spec`."""
     return _with_last_axis(observation_spec, frame_stack, lambda size, frames: size // frames)
+
+
+def _with_last_axis(observation_spec: Any, frame_stack: FrameStack, size_of: Callable[[int, int], int]) -> Any:
+    def convert(spec: tf.TensorSpec, frames: int) -> tf.TensorSpec:
+        if frames == 1:
+            return spec
+        *others, size = spec.shape
+        return tf.TensorSpec((*others, size_of(size, frames)), spec.dtype, spec.name)
+
+    leaves = zip(tf.nest.flatten(observation_spec), frames_in(observation_spec, frame_stack), strict=True)
+    return tf.nest.pack_sequence_as(observation_spec, [convert(spec, frames) for spec, frames in leaves])
 
 
 def policy_time_step_spec(params: TrainParamsBase, observation_spec: Any) -> ts.TimeStep:
@@ -92,26 +98,12 @@ def without_horizon_time(observation: Any) -> Any:
     return parts[OBSERVATION] if set(parts) == {OBSERVATION} else parts
 
 
-def has_horizon_time(observation_spec: Any) -> bool:
-    """Whether a policy's observation, by its spec, has a horizon time that the environment does not give."""
-    own = observation_spec.get(HORIZON_TIME) if isinstance(observation_spec, Mapping) else None
-    return own is not None and getattr(own, "name", None) == HORIZON_TIME
-
-
 def horizon_time_leaf(observation_spec: Any) -> int | None:
-    """The number of that part among the leaves of a policy's observation; None if there is none."""
-    if not has_horizon_time(observation_spec):
+    """The number of the horizon time among the leaves of a policy's observation; None: the policy takes none."""
+    spec = observation_spec.get(HORIZON_TIME) if isinstance(observation_spec, Mapping) else None
+    if getattr(spec, "name", None) != HORIZON_TIME:
         return None
-    return [path for path, _ in tree.flatten_with_path(observation_spec)].index((HORIZON_TIME,))
-
-
-def policy_frames(observation_spec: Any, frame_stack: FrameStack) -> tuple[int, ...]:
-    """The frames of each leaf of a policy's observation, in its flattened order."""
-    leaf = horizon_time_leaf(observation_spec)
-    if leaf is None:
-        return frames_in(observation_spec, frame_stack)
-    frames = frames_in(without_horizon_time(observation_spec), frame_stack)
-    return (*frames[:leaf], 1, *frames[leaf:])
+    return leaf_names(observation_spec).index(HORIZON_TIME)
 
 
 def seen_by_actor(observation: Any, names: Sequence[str] | None) -> Any:
@@ -132,22 +124,11 @@ def leaves_seen_by_actor(observation_spec: Any, names: Sequence[str] | None) -> 
 
 
 def _named_parts(nest: Mapping[Any, Any], above: str, names: Collection[str]) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
+    named: dict[Any, Any] = {}
     for key, part in nest.items():
         name = f"{above}{key}"
         if name in names:
-            found[key] = part
+            named[key] = part
         elif isinstance(part, Mapping) and (below := _named_parts(part, f"{name}/", names)):
-            found[key] = below
-    return found
-
-
-def _with_last_axis(observation_spec: Any, frame_stack: FrameStack, size_of: Callable[[int, int], int]) -> Any:
-    def convert(spec: tf.TensorSpec, frames: int) -> tf.TensorSpec:
-        if frames == 1:
-            return spec
-        *others, size = spec.shape
-        return tf.TensorSpec((*others, size_of(size, frames)), spec.dtype, spec.name)
-
-    leaves = zip(tf.nest.flatten(observation_spec), frames_in(observation_spec, frame_stack), strict=True)
-    return tf.nest.pack_sequence_as(observation_spec, [convert(spec, frames) for spec, frames in leaves])
+            named[key] = below
+    return named

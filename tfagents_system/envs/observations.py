@@ -1,23 +1,27 @@
-"""Writes observations into arrays: finite float32 or integers of the right shape; counts those beyond their bounds."""
+"""Writes observations into arrays: finite float32 or integers of the right shape, and tells of those beyond bounds."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tree
+from absl import logging
 
 # np.clip without its Python layers, which take four times as long.
 from numpy.core.umath import clip  # type: ignore[attr-defined]
 from tf_agents.specs import array_spec
 
-from tfagents_system.envs.observation_bounds import Bounds, OutsideBounds
 from tfagents_system.envs.spaces import one_hot_sizes, space_kind
+from tfagents_system.envs.specs import UNBOUNDED
 
-Convert = Callable[[Any], Any]
+# A float may leave its bounds by this share of their range: rounding and a simulator's soft joint limits are not
+# faults. If only one side is bounded, by this share of the bound, or of 1 if that is more.
+_BOUNDS_TOLERANCE = 0.01
 
 
 class ObservationWriter:
@@ -25,15 +29,21 @@ class ObservationWriter:
 
     Args:
       spec: Nest of ArraySpecs, of one lane.
-      space: Nest of the environment's own spaces or, for a PyEnvironment, specs, of one lane.
-      outside: Takes what is beyond its bounds; None: it is a fault.
+      spaces: Nest of the environment's own, of one lane.
+      name: Which environment; for warnings.
+      is_strict: An observation beyond the bounds of its space is an error. Otherwise it is kept, and the log tells of
+        the first one of each leaf.
+
+    Attributes:
+      outside: The first observation beyond its bounds, in words; empty where there was none.
     """
 
-    def __init__(self, spec: Any, space: Any, outside: OutsideBounds | None = None) -> None:
-        outside = outside or OutsideBounds(is_fault=True)
+    def __init__(self, spec: Any, spaces: Any, name: str = "the environment", *, is_strict: bool = True) -> None:
+        self.outside = ""
+        self._name = name
+        tell = None if is_strict else self._tell
         self._leaves = [
-            (get := _getter(path), _LeafWriter(leaf, get(space), outside))
-            for path, leaf in tree.flatten_with_path(spec)
+            (get := _getter(path), _LeafWriter(leaf, get(spaces), tell)) for path, leaf in tree.flatten_with_path(spec)
         ]
 
     def write(self, observation: Any, out: Sequence[np.ndarray]) -> None:
@@ -45,18 +55,9 @@ class ObservationWriter:
         for (get, leaf), array in zip(self._leaves, out, strict=True):
             leaf.write(get(observation), array)
 
-    def rows(self, batch: Any, lanes: np.ndarray) -> list[np.ndarray]:
-        """Some lanes' rows of a batch, or of an array of objects with an observation for each lane."""
-        if isinstance(batch, np.ndarray) and batch.dtype == object:
-            return [np.stack([np.asarray(get(batch[lane])) for lane in lanes]) for get, _ in self._leaves]
-        return [_rows(get(batch), lanes) for get, _ in self._leaves]
-
-    def write_rows(self, rows: Sequence[np.ndarray], lanes: np.ndarray, out: Sequence[np.ndarray]) -> None:
-        """Writes what `rows` returned into these lanes of `out`. Raises as `write` does."""
-        for values, (_, leaf), array in zip(rows, self._leaves, out, strict=True):
-            checked = np.empty((len(lanes), *array.shape[1:]), array.dtype)
-            leaf.write(values, checked, lanes)
-            array[lanes] = checked
+    def _tell(self, text: str) -> None:
+        logging.warning("%s: %s. It is kept, and not told of again", self._name, text)
+        self.outside = self.outside or text
 
 
 class _LeafWriter:
@@ -65,11 +66,11 @@ class _LeafWriter:
     Args:
       spec: The leaf's spec.
       space: The environment's own.
-      outside: Takes what is beyond the bounds.
+      tell: Called with the first value beyond the bounds, in words; None: it is an error.
     """
 
-    def __init__(self, spec: array_spec.ArraySpec, space: Any, outside: OutsideBounds) -> None:
-        self._spec, self._outside = spec, outside
+    def __init__(self, spec: array_spec.ArraySpec, space: Any, tell: Callable[[str], None] | None) -> None:
+        self._spec, self._tell = spec, tell
         self._num_dimensions, self._dtype = len(spec.shape), np.dtype(spec.dtype)
         self._bounds: Bounds | None = None
         self._sizes: np.ndarray | None = None
@@ -79,16 +80,14 @@ class _LeafWriter:
             first = np.asarray(getattr(space, "start", 0)).reshape(-1)
             self._take: Callable[[np.ndarray, np.ndarray], bool] = functools.partial(_take_one_hot, self._sizes, first)
             return
-        names = ("low", "high") if kind == "Box" else ("minimum", "maximum")
-        low, high = (getattr(space, name, bound) for name, bound in zip(names, (-np.inf, np.inf), strict=True))
-        self._bounds = Bounds.of(spec, low, high)
+        self._bounds = Bounds.of(spec, getattr(space, "low", -np.inf), getattr(space, "high", np.inf))
         if self._bounds is not None:
             self._low, self._high = self._bounds.in_dtype(self._dtype)
             self._within = np.empty(spec.shape, self._dtype)
         self._take = _take_integers if self._dtype.kind in "iu" else _take_floats
 
-    def write(self, values: Any, out: np.ndarray, lanes: np.ndarray | None = None) -> None:
-        """Writes `[...]`, or a batch `[M, ...]` of these lanes, into an array of the same shape.
+    def write(self, values: Any, out: np.ndarray) -> None:
+        """Writes `[...]`, or a batch `[N, ...]`, into an array of the same shape.
 
         Raises:
           ValueError, TypeError: The first lane that is not as its space says, and what it has.
@@ -101,18 +100,19 @@ class _LeafWriter:
             # The fastest comparison, but it also finds signs of zeros that differ: hence the second test.
             if within.tobytes() == out.tobytes() or (within == out).all():
                 return
-            if not self._outside.is_fault:
-                self._outside.take(self._spec.name, out, self._bounds)
+            if self._tell is not None:
+                self._tell(self._bounds.explain(self._spec.name, out))
+                self._bounds = None
                 return
         if out.ndim == self._num_dimensions:
             self._refuse(values)
         if values.ndim == 0 or len(values) != len(out):
             raise ValueError(f"expected observations of {len(out)} lanes but found {values.shape}")
-        for row, value in enumerate(values):
+        for lane, value in enumerate(values):
             try:
                 self.write(value, np.empty(out.shape[1:], out.dtype))
             except (ValueError, TypeError) as error:
-                raise type(error)(f"lane {row if lanes is None else lanes[row]}: {error}") from None
+                raise type(error)(f"lane {lane}: {error}") from None
 
     def _refuse(self, value: np.ndarray) -> None:
         """Says what is wrong with one observation."""
@@ -131,7 +131,65 @@ class _LeafWriter:
         if not np.isfinite(array).all():
             raise ValueError(f"{spec.name} is not finite: {np.array2string(array, threshold=20)}")
         assert self._bounds is not None
-        self._outside.take(spec.name, array, self._bounds)
+        raise ValueError(self._bounds.explain(spec.name, array))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """The declared bounds of one leaf of an observation; infinite if there are none.
+
+    Attributes:
+      low, high: float64, of the observation's shape.
+      tolerance: By how much it may leave them, of the same shape; 0 for integers.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    tolerance: np.ndarray
+
+    @classmethod
+    def of(cls, spec: array_spec.ArraySpec, low: Any, high: Any) -> Bounds | None:
+        """The bounds that a value of that dtype can violate; None if there are none."""
+        low, high = (np.broadcast_to(np.asarray(bound, np.float64), spec.shape) for bound in (low, high))
+        dtype = np.dtype(spec.dtype)
+        is_integer = dtype.kind in "iu"
+        limits = np.iinfo(dtype) if is_integer else None
+        least, most = (-UNBOUNDED, UNBOUNDED) if limits is None else (float(limits.min), float(limits.max))
+        low, high = np.where(low > least, low, -np.inf), np.where(high < most, high, np.inf)
+        has_low, has_high = np.isfinite(low), np.isfinite(high)
+        if not (has_low.any() or has_high.any()):
+            return None
+        bound = np.maximum(1.0, np.abs(np.where(has_low, low, np.where(has_high, high, 0.0))))
+        span = np.subtract(high, low, out=bound, where=has_low & has_high)
+        return cls(low, high, np.zeros_like(span) if is_integer else _BOUNDS_TOLERANCE * span)
+
+    def in_dtype(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+        """Low and high with the tolerance added, to compare arrays of a dtype with."""
+        low, high = self.low - self.tolerance, self.high + self.tolerance
+        if dtype.kind not in "iu":
+            return low.astype(dtype), high.astype(dtype)
+        limits = np.iinfo(dtype)
+
+        def integers(bound: np.ndarray, where_infinite: int) -> np.ndarray:
+            # The limits of 64 bits go in as integers: the nearest float64 to the highest is beyond it.
+            is_finite = np.isfinite(bound)
+            return np.where(is_finite, np.where(is_finite, bound, 0.0).astype(dtype), where_infinite).astype(dtype)
+
+        return integers(low, limits.min), integers(high, limits.max)
+
+    def explain(self, name: str, array: np.ndarray) -> str:
+        """Names the element that is furthest outside, of one observation or of a batch `[N, ...]`."""
+        excess = np.maximum(self.low - self.tolerance - array, array - self.high - self.tolerance)
+        place = np.unravel_index(int(np.argmax(excess)), excess.shape)
+        index = place[array.ndim - self.low.ndim :]
+        value = float(array[place])
+        is_low = bool(value < self.low[index])
+        bound = float((self.low if is_low else self.high)[index])
+        element = f"{name}[{', '.join(map(str, index))}]" if index else name
+        return (
+            f"{element} is {value:.6g}, {'below its low' if is_low else 'above its high'} of {bound:.6g}: "
+            "correct the observation, or widen the bound of the space"
+        )
 
 
 def _take_one_hot(sizes: np.ndarray, first: np.ndarray, values: np.ndarray, out: np.ndarray) -> bool:
@@ -163,13 +221,6 @@ def _take_integers(values: np.ndarray, out: np.ndarray) -> bool:
     return values.dtype == out.dtype or bool((out == values).all())
 
 
-def _rows(leaf: Any, lanes: np.ndarray) -> np.ndarray:
-    array = np.asarray(leaf)
-    if array.dtype == object:
-        return np.stack([np.asarray(array[lane]) for lane in lanes])
-    return array[lanes]
-
-
 def _getter(path: tuple[Any, ...]) -> Callable[[Any], Any]:
     """From a nest to its leaf at this path."""
 
@@ -179,21 +230,3 @@ def _getter(path: tuple[Any, ...]) -> Callable[[Any], Any]:
         return nest
 
     return get
-
-
-def nest_converter(make_leaf: Callable[..., Convert], *nests: Any) -> Convert:
-    """A function that converts a nest of the structure of `nests`, leaf by leaf.
-
-    Args:
-      make_leaf: Makes the function of one leaf from the leaves of `nests`.
-      *nests: Nests of one structure; it is walked once, here, not in every step.
-    """
-    structure = nests[0]
-    if isinstance(structure, Mapping):
-        by_key = {key: nest_converter(make_leaf, *(nest[key] for nest in nests)) for key in structure}
-        return lambda value: {key: convert(value[key]) for key, convert in by_key.items()}
-    if isinstance(structure, tuple | list):
-        parts = [nest_converter(make_leaf, *children) for children in zip(*nests, strict=True)]
-        kind: Any = type(structure)._make if hasattr(structure, "_make") else type(structure)
-        return lambda value: kind([convert(part) for convert, part in zip(parts, value, strict=True)])
-    return make_leaf(*nests)

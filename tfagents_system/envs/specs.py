@@ -15,15 +15,7 @@ import tree
 from tf_agents.specs import array_spec, tensor_spec
 
 from tfagents_system.envs.actions import actions_of
-from tfagents_system.envs.spaces import (
-    box_dtype,
-    leaf_name,
-    map_space,
-    no_fixed_shape,
-    one_hot_sizes,
-    space_kind,
-    text_key,
-)
+from tfagents_system.envs.spaces import box_dtype, leaf_name, no_fixed_shape, one_hot_sizes, space_kind, text_key
 from tfagents_system.errors import UserError
 
 _TABLE = "action_table"
@@ -72,26 +64,55 @@ def _agent_spec(actions: Any) -> tensor_spec.BoundedTensorSpec:
     return tensor_spec.from_spec(actions.spec)
 
 
-def plain_nest(nest: Any) -> Any:
-    """The same nest with plain dictionaries for all other mappings, as it is read back from disk."""
+class _SpecBox:
+    """What an ArraySpec says, as a Box: arrays of a PyEnvironment are taken as those of a gym environment."""
+
+    def __init__(self, spec: Any) -> None:
+        self.shape, self.dtype = tuple(spec.shape), np.dtype(spec.dtype)
+        self.low, self.high = getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)
+
+
+def spaces_of_array_specs(nest: Any) -> Any:
+    """A PyEnvironment's specs as a nest of Boxes, with plain dictionaries for all other mappings, as it is on disk."""
     if isinstance(nest, Mapping):
-        return {text_key(key): plain_nest(value) for key, value in nest.items()}
+        return {text_key(key): spaces_of_array_specs(value) for key, value in nest.items()}
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
-        return type(nest)(*(plain_nest(value) for value in nest))
+        return type(nest)(*map(spaces_of_array_specs, nest))
     if isinstance(nest, list | tuple):
-        return type(nest)(plain_nest(value) for value in nest)
-    return nest
+        return type(nest)(map(spaces_of_array_specs, nest))
+    return _SpecBox(nest)
 
 
-def observation_dtype(dtype: Any) -> np.dtype:
+def observation_spec_of(spaces: Any) -> Any:
+    """The spec of observations in a nest of spaces.
+
+    Discrete and MultiDiscrete become one-hot vectors, MultiBinary a vector of 0 and 1, all float32.
+
+    Raises:
+      UserError: A space has no fixed shape, or no numbers.
+    """
+    return tree.map_structure_with_path(_observation_leaf, spaces)
+
+
+def _observation_leaf(path: tuple[Any, ...], space: Any) -> array_spec.ArraySpec:
+    name, kind = leaf_name("observation", *path), space_kind(space)
+    if kind in ("Discrete", "MultiDiscrete"):
+        return array_spec.ArraySpec((int(np.sum(one_hot_sizes(space))),), np.float32, name)
+    if kind == "MultiBinary":
+        return array_spec.ArraySpec(tuple(space.shape), np.float32, name)
+    if kind != "Box":
+        raise UserError(no_fixed_shape(name, space))
+    shape, dtype = tuple(space.shape), _observation_dtype(box_dtype(space))
+    if dtype == np.uint8 and len(shape) == 3 and np.all(np.asarray(space.high) < 255):
+        dtype = np.dtype(np.int32)  # By its bounds it is no image.
+    return array_spec.ArraySpec(shape, dtype, name)
+
+
+def _observation_dtype(dtype: np.dtype) -> np.dtype:
     """float32 for floats and booleans; uint8, int32 and int64 stay, others become the first that holds them.
 
     TF-Agents can't build networks for the others. Numbers of uint64 that int64 can't hold are refused where they come.
-
-    Raises:
-      UserError: It is not numeric.
     """
-    dtype = np.dtype(dtype)
     if np.issubdtype(dtype, np.floating) or dtype == np.bool_:
         return np.dtype(np.float32)
     if np.issubdtype(dtype, np.integer):
@@ -99,65 +120,24 @@ def observation_dtype(dtype: Any) -> np.dtype:
     raise UserError(f"observations must be numbers, found dtype {dtype}: return float32 or an integer type")
 
 
-def _leaf_dtype(dtype: Any, shape: Sequence[int], high: Any) -> np.dtype:
-    """As of `observation_dtype`; int32 for what has an image's dtype and shape, and by its bounds no pixels."""
-    kept = observation_dtype(dtype)
-    return np.dtype(np.int32) if kept == np.uint8 and len(shape) == 3 and np.all(np.asarray(high) < 255) else kept
+def action_spec_of(spaces: Any) -> Any:
+    """The environment's own spec of actions in a nest of spaces, each leaf flattened to one dimension.
 
-
-def observation_spec_of_space(space: Any) -> Any:
-    """The spec of an observation space.
-
-    Discrete and MultiDiscrete become one-hot vectors, MultiBinary a vector of 0 and 1, all float32.
-
-    Raises:
-      UserError: The space has no fixed shape.
-    """
-    return map_space(_observation_leaf, space, "observation")
-
-
-def _observation_leaf(space: Any, name: str) -> array_spec.ArraySpec:
-    kind = space_kind(space)
-    if kind in ("Discrete", "MultiDiscrete"):
-        return array_spec.ArraySpec((int(np.sum(one_hot_sizes(space))),), np.float32, name)
-    if kind == "MultiBinary":
-        return array_spec.ArraySpec(tuple(space.shape), np.float32, name)
-    if kind != "Box":
-        raise UserError(no_fixed_shape(name, space))
-    return array_spec.ArraySpec(tuple(space.shape), _leaf_dtype(box_dtype(space), space.shape, space.high), name)
-
-
-def observation_spec_of_array_specs(nest: Any) -> Any:
-    """The spec of a PyEnvironment's observations, floats as float32.
-
-    Raises:
-      UserError: A leaf is not numeric.
-    """
-
-    def convert(path: tuple[Any, ...], leaf: Any) -> array_spec.ArraySpec:
-        dtype = _leaf_dtype(leaf.dtype, leaf.shape, getattr(leaf, "maximum", np.inf))
-        return array_spec.ArraySpec(tuple(leaf.shape), dtype, leaf_name("observation", *path))
-
-    return tree.map_structure_with_path(convert, plain_nest(nest))
-
-
-def action_spec_of_space(space: Any) -> Any:
-    """The environment's own action spec, each leaf flattened to one dimension; a Discrete has none.
+    Of a single choice it has none.
 
     Raises:
       UserError: A leaf is of another kind, or unbounded.
     """
-    return map_space(_action_leaf, space, "action")
+    return tree.map_structure_with_path(_action_leaf, spaces)
 
 
-def _action_leaf(space: Any, name: str) -> array_spec.BoundedArraySpec:
-    kind, dtype = space_kind(space), np.dtype(getattr(space, "dtype", None) or np.int64)
+def _action_leaf(path: tuple[Any, ...], space: Any) -> array_spec.BoundedArraySpec:
+    name, kind = leaf_name("action", *path), space_kind(space)
+    dtype = np.dtype(getattr(space, "dtype", None) or np.int64)
     if kind in ("Discrete", "MultiDiscrete"):
         sizes = one_hot_sizes(space)
-        first = np.asarray(getattr(space, "start", 0), np.int64).reshape(-1)
-        low, high = (
-            bound.reshape(() if kind == "Discrete" else -1) for bound in (first + 0 * sizes, first + sizes - 1)
-        )
+        low = np.asarray(getattr(space, "start", 0), np.int64).reshape(-1) + 0 * sizes
+        low, high = (bound.reshape(() if kind == "Discrete" else -1) for bound in (low, low + sizes - 1))
         return array_spec.BoundedArraySpec(low.shape, dtype, low, high, name)
     if kind == "MultiBinary":
         return array_spec.BoundedArraySpec((int(np.prod(space.shape)),), dtype, 0, 1, name)
@@ -168,18 +148,7 @@ def _action_leaf(space: Any, name: str) -> array_spec.BoundedArraySpec:
     return _bounded_action(name, tuple(space.shape), box_dtype(space), space.low, space.high)
 
 
-def action_spec_of_array_specs(nest: Any) -> Any:
-    """The same for a PyEnvironment's action spec."""
-
-    def convert(path: tuple[Any, ...], leaf: Any) -> array_spec.BoundedArraySpec:
-        low, high = getattr(leaf, "minimum", -np.inf), getattr(leaf, "maximum", np.inf)
-        return _bounded_action(leaf_name("action", *path), tuple(leaf.shape), leaf.dtype, low, high)
-
-    return tree.map_structure_with_path(convert, plain_nest(nest))
-
-
 def _bounded_action(name: str, shape: tuple[int, ...], dtype: Any, low: Any, high: Any) -> array_spec.BoundedArraySpec:
-    dtype = np.dtype(dtype)
     if dtype.kind not in "fiu":
         raise UserError(f"the {name} space has dtype {dtype}: use a float or an integer dtype")
     size = int(np.prod(shape, dtype=np.int64))

@@ -244,7 +244,7 @@ class EnvironmentTrial:
         ]
         self.findings.error(CONTRACT, *errors)
         end = _step_lanes(lanes)
-        if not env.outside.first:
+        if not env.outside:
             self._note_outside(lanes)
         self.findings.fact(CONTRACT, f"{count} lanes" + (f", the first episode ends after {end} steps" if end else ""))
 
@@ -271,7 +271,7 @@ class EnvironmentTrial:
             _rest(env)
 
     def _note_outside(self, env: TrainingEnvironment | BatchedEnvironment) -> None:
-        if first := env.outside.first:
+        if first := env.outside:
             self.findings.note(CONTRACT, f"{first}. It is kept; strict_observation_bounds = True makes it a fault")
 
     def _try_episode(self, env: TrainingEnvironment) -> list[ts.TimeStep]:

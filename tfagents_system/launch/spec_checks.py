@@ -22,7 +22,7 @@ from tfagents_system.envs.backends import is_batched
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.goals import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED
-from tfagents_system.envs.history import HORIZON_TIME, frames_in, has_images, is_image, leaf_names
+from tfagents_system.envs.history import HORIZON_TIME, frames_in, is_image, leaf_names
 from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
@@ -110,7 +110,7 @@ def _frame_stack_findings(params: TrainParamsBase, env: TrainingEnvironment) -> 
                     f'TrainParams.frame_stack stacks "{name}", which is a single number without an axis: give it the '
                     "shape (1,) in env_ctor, observation and space"
                 )
-    elif frame_stack != 1 and not has_images(spec):
+    elif frame_stack != 1 and not any(map(is_image, tree.flatten(spec))):
         yield (
             f"TrainParams.frame_stack={frame_stack} stacks images, but the observations hold none (uint8 of shape "
             f"[height, width, channels]), they are {in_words(spec)}: set it to 1, or name what is to be stacked, as in "

@@ -16,8 +16,7 @@ from tf_agents.utils import common
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.envs.history import (
     frames_in,
-    has_horizon_time,
-    policy_frames,
+    horizon_time_leaf,
     single_frame_spec,
     with_horizon_time,
     without_horizon_time,
@@ -30,7 +29,7 @@ _FRAMES, _IS_UNDER_WAY, _OWN = "frames", "is_under_way", "policy"
 def of_single_frames(policy: tf_policy.TFPolicy, frame_stack: FrameStack) -> tf_policy.TFPolicy:
     """The policy for what environments give: single frames, no `horizon_time`; the policy itself if it takes that."""
     spec = policy.time_step_spec.observation
-    if not has_horizon_time(spec) and max(frames_in(spec, frame_stack), default=1) == 1:
+    if horizon_time_leaf(spec) is None and max(frames_in(spec, frame_stack), default=1) == 1:
         return policy
     return SingleFramesPolicy(policy, frame_stack)
 
@@ -54,11 +53,11 @@ class SingleFramesPolicy(tf_policy.TFPolicy):
     def __init__(self, policy: tf_policy.TFPolicy, frame_stack: FrameStack) -> None:
         spec = policy.time_step_spec.observation
         self.agent_policy = policy
-        self._is_timed = has_horizon_time(spec)
+        self._is_timed = horizon_time_leaf(spec) is not None
         single = single_frame_spec(without_horizon_time(spec) if self._is_timed else spec, frame_stack)
         self._frames = frames_in(single, frame_stack)
         self._is_stacking = max(self._frames, default=1) > 1
-        self.frames = policy_frames(spec, frame_stack) if self._is_stacking else ()
+        self.frames = frames_in(spec, frame_stack) if self._is_stacking else ()
         state_spec = policy.policy_state_spec
         if self._is_stacking:
             leaves = zip(tf.nest.flatten(single), self._frames, strict=True)

@@ -20,7 +20,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.score_policies import BOLTZMANN, EPSILON, NOISE_SCALE, ExploringPolicy, ScorePolicy
 from tfagents_system.envs.actions import is_finite
-from tfagents_system.envs.history import leaves_seen_by_actor, policy_frames
+from tfagents_system.envs.history import frames_in, leaves_seen_by_actor
 from tfagents_system.errors import UserError
 from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.policies.description import NetworkLayers, UnsupportedNetworkError, network_of
@@ -201,7 +201,7 @@ class NumpyWorkerPolicy(WorkerPolicy):
         names: Sequence[str] | None = None,
     ) -> None:
         policy = agent.collect_policy
-        self._layers = NetworkLayers(policy, policy_frames(policy.time_step_spec.observation, frame_stack))
+        self._layers = NetworkLayers(policy, frames_in(policy.time_step_spec.observation, frame_stack))
         if network_of(agent.policy) is not network_of(policy):
             raise UnsupportedNetworkError("the greedy policy has another network than the one that explores")
         self._rng = np.random.default_rng(seed)

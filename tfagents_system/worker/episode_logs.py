@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.envs.info_keys import LOG_PREFIX, SUCCESS_KEYS
-from tfagents_system.envs.lanes import Infos
+from tfagents_system.envs.training_environment import Infos
 from tfagents_system.transport.episode_reports import Episode
 
 _UNKNOWN = -1

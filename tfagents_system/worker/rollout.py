@@ -15,8 +15,8 @@ from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.envs.lanes import StepNews
 from tfagents_system.envs.loading import AnyEnvironment, lanes_of
+from tfagents_system.envs.training_environment import StepNews
 from tfagents_system.policies.worker_policy import LaneSteps
 from tfagents_system.transport.episode_reports import Episode
 from tfagents_system.transport.layout import Layout

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.checks.schedules import initial_value
-from tfagents_system.envs.lanes import StepColumns
+from tfagents_system.envs.training_environment import StepColumns
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.segments import Segment
@@ -39,8 +39,7 @@ class LaneColumns(StepColumns):
     def __init__(self, layout: Layout, num_lanes: int, most_rows: int = 1, gamma: float = 1.0) -> None:
         step_bytes = layout.step_bytes * num_lanes
         rows = self.capacity = most_rows + max(most_rows // 4, min(most_rows, _ROOMY_BYTES // step_bytes), 16)
-        columns = StepColumns.of_specs(layout.observation, num_lanes, rows, has_potential=layout.potential is not None)
-        super().__init__(columns.observation, columns.reward, columns.discount, columns.potential)
+        super().__init__(layout.observation, num_lanes, rows, has_potential=layout.potential is not None)
         self._gamma = gamma
         self.action = [np.empty((rows, num_lanes, *column.shape), column.dtype) for column in layout.action]
         self.returns = np.zeros((rows, num_lanes)) if layout.returns else None

@@ -26,6 +26,7 @@ import tree
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, called_as, exit_with, shown
 from tfagents_system.hyperparameters import FrameStack
+from tfagents_system.machine.files import replacing
 from tfagents_system.playing.played_environment import check_fit, make_env, stopping_between_steps
 from tfagents_system.playing.saved_run import find_path, load_run_params, output_folder
 from tfagents_system.report.long_work import LongWork
@@ -73,8 +74,6 @@ def record_reward(
             "nobody drives: give --policy, have TrainParams.expert_policy_ctor return a driver, or drive a device "
             "yourself (--watch)"
         )
-    if policy is not None and is_watched:
-        findings.append("with --policy the policy drives, with --watch somebody else: leave out one of them")
     if findings:
         raise UserError(*findings)
     lap = []
@@ -92,7 +91,7 @@ def record_reward(
 
 def _written(lap: Sequence[Step], horizon: int, out: Path) -> str:
     """Writes a lap's trajectory; returns that in a sentence."""
-    from tfagents_system.examples.racing.trajectory_reward import SPACING_METRES, polyline, write_points
+    from tfagents_system.examples.racing.trajectory_reward import SPACING_METRES, polyline
 
     last = lap[-1].info
     if not last.get("is_success"):
@@ -101,10 +100,10 @@ def _written(lap: Sequence[Step], horizon: int, out: Path) -> str:
             f"the lap was not finished: it ended after {len(lap)} steps{where} ({_end(lap[-1], horizon)}): "
             "let a better driver record it, or raise the horizon"
         )
-    if len({step.positions.shape[1] for step in lap}) > 1:
-        raise UserError("positions have two coordinates in some steps and three in others: correct the environment")
     points = polyline(np.concatenate([step.positions for step in lap]))
-    write_points(out, points, {name: last[name] for name in ("track", "lap_time") if name in last})
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as file:
+        np.savez_compressed(file, points=points)
     metres = (len(points) - 1) * SPACING_METRES
     track = f", track {last['track']}" if "track" in last else ""
     return f"{out}: {len(points):,} points of {metres:.1f} m, driven in {len(lap)} steps{track}{_lap_time(last)}"

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -222,49 +220,23 @@ def with_trajectory_reward(env: gymnasium.Env, env_config: Mapping[str, Any]) ->
     environment that acts in real time is wrapped as all others are.
 
     Raises:
-      UserError: The settings are wrong, the file is missing or no trajectory, or it was recorded on a track other than
-        the only one in the `track_names` of the environment or device. A device is closed then.
+      UserError: The settings are wrong, the file is missing or no trajectory. The environment is closed then.
     """
     if KEY not in env_config:
         return env
-    in_real_time = device_layer(gym_layers(env))
-    device = inspect.getattr_static(in_real_time, "interface", None)  # Its own, or replacing it would do nothing.
-    if not callable(getattr(device, "get_obs_rew_terminated_info", None)):
-        device = None  # What a user's own has under that name may be anything.
     try:
         settings = read_section(TrajectoryRewardSettings, env_config[KEY], KEY)
-        points = _points_for(env if device is None else device, _file_of(env_config))
+        points = read_points((env_config.get("input_files") or {}).get(KEY))
     except UserError:
-        if device is not None:
-            env.close()
+        env.close()
         raise
     trajectory = TrajectoryReward(points, _ahead_of_the_finish(settings, points))
-    if device is None:
+    in_real_time = device_layer(gym_layers(env))
+    device = inspect.getattr_static(in_real_time, "interface", None)  # Its own, or replacing it would do nothing.
+    if not callable(getattr(device, "get_obs_rew_terminated_info", None)):  # What a user's own has may be anything.
         return TrajectoryRewardEnvironment(env, trajectory)
     in_real_time.interface = TrajectoryRewardInterface(device, trajectory)
     return env
-
-
-def _file_of(env_config: Mapping[str, Any]) -> Path:
-    text = (env_config.get("input_files") or {}).get(KEY)
-    if text is None:
-        raise UserError(f'{KEY} has no file: add "input_files": {{"{KEY}": "reward.npz"}} to the JSON')
-    if not Path(text).is_file():
-        raise UserError(f"the reward file {text} does not exist: {_RECORD}, or correct input_files.{KEY}")
-    return Path(text)
-
-
-def _points_for(raced: Any, path: Path) -> np.ndarray:
-    """The points of a file, which was not recorded on a track other than the only one of what is raced."""
-    points, recorded = read_points(path)
-    tracks = getattr(raced, "track_names", None)
-    if recorded and tracks is not None and tracks != [recorded]:
-        several = f"{tracks[0]} and {len(tracks) - 1} more" if len(tracks) > 1 else tracks[0]
-        raise UserError(
-            f"{path} was recorded on {recorded}, but the environment has {several}: "
-            f'set "track": "{recorded}" in the JSON, or record another'
-        )
-    return points
 
 
 def _ahead_of_the_finish(settings: TrajectoryRewardSettings, points: np.ndarray) -> TrajectoryRewardSettings:
@@ -277,7 +249,7 @@ def _ahead_of_the_finish(settings: TrajectoryRewardSettings, points: np.ndarray)
     return dataclasses.replace(settings, check_forward=back // 2)
 
 
-# The file: an .npz with `points`, and `about` as JSON.
+# The file: an .npz with `points`.
 
 
 def polyline(positions: np.ndarray) -> np.ndarray:
@@ -310,35 +282,25 @@ def polyline(positions: np.ndarray) -> np.ndarray:
     return np.stack([np.interp(ticks, along[moved], axis[moved]) for axis in positions.T], axis=1)
 
 
-def write_points(path: Path, points: np.ndarray, about: Mapping[str, Any]) -> None:
-    """Writes reward.npz: the points and where they came from, complete or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.npz")
-    try:
-        np.savez_compressed(temporary, points=points, about=np.array(json.dumps(about)))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def read_points(path: Path) -> tuple[np.ndarray, str | None]:
-    """The points of a reward.npz, `[n, 2]` or `[n, 3]` float64, and the track of the lap, if it is known.
+def read_points(path: str | None) -> np.ndarray:
+    """The points of a reward.npz, `[n, 2]` or `[n, 3]` float64.
 
     Raises:
-      UserError: It is none, or has fewer than two points, or NaN.
+      UserError: There is none, or it has something else.
     """
+    if path is None:
+        raise UserError(f'{KEY} has no file: add "input_files": {{"{KEY}": "reward.npz"}} to the JSON')
+    if not Path(path).is_file():
+        raise UserError(f"the reward file {path} does not exist: {_RECORD}, or correct input_files.{KEY}")
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        if Path(path).stat().st_size > _MAX_BYTES:
             raise ValueError(f"it is larger than {_MAX_BYTES // 2**20} MB")
         with np.load(path, allow_pickle=False) as file:
-            points = file["points"]
-            about = json.loads(str(file["about"])) if "about" in file else {}
+            points = np.asarray(file["points"], np.float64)
     except Exception as error:  # Of zipfile, zlib, or tokenize: NumPy reads a header before the zip's checksum is seen.
         raise UserError(f"the reward file {path} can't be read ({error}): {_RECORD}") from None
-    kind = f"an array {points.shape} of {points.dtype}"
-    if points.dtype.kind not in "fiu" or points.ndim != 2 or points.shape[1] not in (2, 3) or len(points) < 2:
-        raise UserError(f"the reward file {path} must hold points [n, 2] or [n, 3], found {kind}: {_RECORD}")
-    points = points.astype(np.float64)
-    if not np.isfinite(points).all():
-        raise UserError(f"the reward file {path} has points that are not finite: {_RECORD}")
-    return points, about.get("track") if isinstance(about, dict) else None
+    if points.ndim != 2 or points.shape[1] not in (2, 3) or len(points) < 2 or not np.isfinite(points).all():
+        raise UserError(
+            f"the reward file {path} must hold finite points [n, 2] or [n, 3], found an array {points.shape}: {_RECORD}"
+        )
+    return points
