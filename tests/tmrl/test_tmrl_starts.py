@@ -90,7 +90,7 @@ def test_install_makes_what_is_missing_and_keeps_the_rest(home: Path, capsys: py
         assert stat.S_IMODE((home / "config" / name).stat().st_mode) == 0o600
     for example in ("config_full.json", "config_lidar.json"):
         read_keys(json.loads((home / "resources" / example).read_text()), example)
-    points = read_points(home / "reward" / "reward.npz")[0]
+    points = read_points(str(home / "reward" / "reward.npz"))
     assert len(points) > 3000 and np.linalg.norm(np.diff(points, axis=0), axis=1).max() < 0.11
 
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}

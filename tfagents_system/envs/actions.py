@@ -51,7 +51,7 @@ class LeafActions:
         self._varies = self._high > self._low
         low, high = self._low.astype(np.float32), self._high.astype(np.float32)
         self._half_range, self._middle = (high - low) * np.float32(0.5), (high + low) * np.float32(0.5)
-        self._is_scaled = not (np.all(low == -1.0) and np.all(high == 1.0))
+        self._is_scaled, self._is_shifted = bool((self._half_range != 1.0).any()), bool(self._middle.any())
 
     def to_environment(self, actions: Any) -> Any:
         """The environment's action, in its own shape, for an agent's; or those of all lanes.
@@ -62,7 +62,8 @@ class LeafActions:
         """
         actions = np.asarray(actions, np.float32)
         # The inner product is the quickest test; it may overflow where all numbers are finite.
-        if not math.isfinite(np.vdot(actions, actions)) and not np.isfinite(actions).all():
+        flat = actions.ravel()
+        if not math.isfinite(flat.dot(flat)) and not np.isfinite(actions).all():
             lanes = actions.reshape(-1, self.encoded_size)
             wrong = lanes[~np.isfinite(lanes).all(axis=1)][0]
             raise FloatingPointError(
@@ -70,7 +71,8 @@ class LeafActions:
             )
         if self._is_scaled:
             actions = actions * self._half_range
-            np.add(actions, self._middle, actions)
+        if self._is_shifted:
+            actions = actions + self._middle
         # Rounding may exceed the bounds by one unit in the last place, which some environments refuse.
         clipped: np.ndarray = clip(np.asarray(actions, self._dtype), self._low, self._high)
         return clipped if len(self._shape) == 1 else clipped.reshape((*actions.shape[:-1], *self._shape))

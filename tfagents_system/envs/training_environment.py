@@ -428,8 +428,9 @@ class SingleLanes:
 
     def step(self, action: Sequence[np.ndarray], columns: StepColumns, lanes: Sequence[int]) -> StepNews:
         """Steps these lanes; those that fail are among the `faults`."""
-        ended, infos = list[int](), list[tuple[Mapping[str, Any], int]]()
-        faults = dict[int, EnvironmentFault]()
+        ended: list[int] = []
+        infos: list[tuple[Mapping[str, Any], int]] = []
+        faults: dict[int, EnvironmentFault] = {}
         for lane in lanes:
             env = self._envs[lane]
             try:

@@ -1,7 +1,5 @@
 """The rules of the reward from a trajectory, by walks that are computed by hand, and against TMRL's loops."""
 
-import os
-
 import gymnasium
 import numpy as np
 import pytest
@@ -20,7 +18,6 @@ from tfagents_system.examples.racing.trajectory_reward import (
     polyline,
     read_points,
     with_trajectory_reward,
-    write_points,
 )
 from tfagents_system.hyperparameters import read_section
 
@@ -181,9 +178,9 @@ class Driven(DummyDevice):
         return observation, reward, False, {**info, "position": (self.x, 0.0)}
 
 
-def file_of(folder, about, points=None):
+def file_of(folder, points=None):
     path = folder / "reward.npz"
-    write_points(path, np.concatenate([STRAIGHT, STRAIGHT + (10.1, 0.0)]) if points is None else points, about)
+    np.savez(path, points=np.concatenate([STRAIGHT, STRAIGHT + (10.1, 0.0)]) if points is None else points)
     settings = {"min_steps": 0, "failure_countdown": 1, "end_of_track": 7.0}
     return {"trajectory_reward": settings, "input_files": {"trajectory_reward": str(path)}}
 
@@ -194,7 +191,7 @@ def test_a_device_knows_of_the_trajectorys_end_before_anything_is_sent(tmp_path,
     clock = VirtualClock()
     device = Driven(clock, reset_secs=2.0)
     env = RealTimeEnvironment(device, 0.05, wait_on_done=True, clock=clock)
-    assert with_trajectory_reward(env, file_of(tmp_path, {})) is env
+    assert with_trajectory_reward(env, file_of(tmp_path)) is env
     for _ in range(2):
         env.reset()
         assert device.log[-1][0] == "send"
@@ -209,13 +206,13 @@ def test_a_device_knows_of_the_trajectorys_end_before_anything_is_sent(tmp_path,
     assert env.take_metrics()["step_ms_p99"] == pytest.approx(50.0)
 
 
-def test_a_device_of_another_track_is_refused_and_closed(tmp_path):
+def test_a_device_whose_reward_has_no_file_is_closed(tmp_path):
     clock, closed = VirtualClock(), []
     device = Driven(clock)
     device.close = lambda: closed.append(1)
     env = RealTimeEnvironment(device, 0.05, clock=clock)
-    with pytest.raises(UserError, match="was recorded on closed/train/4, but the environment has closed/train/3"):
-        with_trajectory_reward(env, file_of(tmp_path, {"track": "closed/train/4"}))
+    with pytest.raises(UserError, match="reward.npz does not exist: record it with"):
+        with_trajectory_reward(env, {"trajectory_reward": {}, "input_files": {"trajectory_reward": "no/reward.npz"}})
     assert closed == [1] and device.log == [], "nobody has driven it"
 
 
@@ -223,7 +220,7 @@ def test_a_device_of_rtgym_gets_the_reward_too(tmp_path):
     real_time_env = pytest.importorskip("rtgym.envs.real_time_env")
     config = {**real_time_env.DEFAULT_CONFIG_DICT, "interface": Driven, "time_step_duration": 0.02}
     env = real_time_env.RealTimeEnv({**config, "start_obs_capture": 0.02, "act_in_obs": False})
-    with_trajectory_reward(env, file_of(tmp_path, {}))
+    with_trajectory_reward(env, file_of(tmp_path))
     env.reset()
     _, reward, terminated, _, info = env.step(np.zeros(2, np.float32))
     assert reward == pytest.approx(0.025, abs=0.006) and not terminated and info["end"] == ""
@@ -276,7 +273,7 @@ def test_the_search_ahead_does_not_go_from_the_start_of_a_closed_lap_to_its_fini
     places = [(-0.3, 0.0), *points[::5]]
     rewards, _, end = follow(points, places)
     assert len(rewards) <= 8 and sum(rewards) > 100.0 and end == FINISHED, "that is why"
-    env = with_trajectory_reward(Walker(), file_of(tmp_path, {}, points))
+    env = with_trajectory_reward(Walker(), file_of(tmp_path, points))
     assert isinstance(env, TrajectoryRewardEnvironment)
     check_forward = env.trajectory._settings.check_forward
     assert 190 <= check_forward < 200
@@ -288,7 +285,7 @@ def test_the_search_ahead_does_not_go_from_the_start_of_a_closed_lap_to_its_fini
 def test_a_device_within_a_wrapper_that_forwards_attributes_gets_the_reward(tmp_path):
     clock = VirtualClock()
     wrapper = Forwarding(RealTimeEnvironment(Driven(clock), 0.05, clock=clock))
-    assert with_trajectory_reward(wrapper, file_of(tmp_path, {})) is wrapper
+    assert with_trajectory_reward(wrapper, file_of(tmp_path)) is wrapper
     wrapper.reset()
     assert wrapper.step([0.0, 0.0])[1] == pytest.approx(0.025, abs=0.006), "not the device's own, 1"
     assert "interface" not in vars(wrapper)
@@ -323,41 +320,22 @@ def test_what_is_no_lap_is_refused(positions, message):
         polyline(positions)
 
 
-def test_an_npz_keeps_points_and_track(tmp_path):
-    path = tmp_path / "new" / "reward.npz"
-    write_points(path, polyline(LAP), {"track": "closed/train/3", "lap_time": 12.5})
-    points, track = read_points(path)
-    assert (
-        np.array_equal(points, polyline(LAP))
-        and track == "closed/train/3"
-        and os.listdir(path.parent) == ["reward.npz"]
-    )
-
-
 def test_files_that_are_none_are_refused(tmp_path):
     for name, data in (("a.npz", b"no zip"), ("b.npz", b""), ("reward.pkl", b"")):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(UserError, match=f"{name} can't be read"):
-            read_points(tmp_path / name)
+            read_points(str(tmp_path / name))
     np.savez(tmp_path / "other.npz", something=np.zeros(3))
     with pytest.raises(UserError, match="can't be read"):
-        read_points(tmp_path / "other.npz")
+        read_points(str(tmp_path / "other.npz"))
     for points in (np.array([["a", "b"]]), np.zeros((5, 4)), np.zeros((1, 3)), np.full((5, 3), np.nan), np.zeros(7)):
         np.savez(tmp_path / "other.npz", points=points)
         with pytest.raises(UserError, match="record it with"):
-            read_points(tmp_path / "other.npz")
+            read_points(str(tmp_path / "other.npz"))
 
 
-def test_a_missing_file_and_another_track_are_errors(tmp_path):
+def test_without_the_key_an_environment_stays_as_it_is(tmp_path):
     env = gymnasium.Env()
-    config = {"trajectory_reward": {}, "input_files": {"trajectory_reward": str(tmp_path / "reward.npz")}}
     assert with_trajectory_reward(env, {}) is env
-    with pytest.raises(UserError, match=r"reward.npz does not exist: record it with"):
-        with_trajectory_reward(env, config)
-    write_points(tmp_path / "reward.npz", polyline(LAP), {"track": "closed/train/3"})
-    assert len(with_trajectory_reward(env, config).trajectory._points) == 301
-    env.track_names = ["closed/train/0", "closed/train/3"]
-    with pytest.raises(
-        UserError, match="recorded on closed/train/3, but the environment has closed/train/0 and 1 more"
-    ):
-        with_trajectory_reward(env, config)
+    with pytest.raises(UserError, match="trajectory_reward has no file: add "):
+        with_trajectory_reward(env, {"trajectory_reward": {}})

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import collections
 import gc
-import operator
 import os
 import sys
 import time
@@ -43,7 +42,7 @@ class Step(NamedTuple):
     is_last: bool
     is_terminated: bool
     observation: Any
-    info: dict[str, Any]
+    info: Mapping[str, Any]
     positions: np.ndarray
 
 
@@ -119,7 +118,7 @@ def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path
       out: Folder for the pictures: the environment's own, and images of its observation with those stacked before it.
       every: Steps between two pictures.
     """
-    total, step, frame, undrawn = 0.0, None, None, ""
+    total, step = 0.0, None
     driver = policy if policy is not None else params.expert_policy_ctor()
     env = make_env(params, seed, render=True)
     with stopping_between_steps(env) as check_stop:
@@ -128,6 +127,8 @@ def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path
         frames: dict[str, collections.deque[np.ndarray]] = {}
         drive = _driver(driver, env)
         first = env.reset()
+        if undrawn := _undrawn(env):
+            yield undrawn
         _remember(frames, first.observation, params.frame_stack)
         for step in _episode(env, drive, first):
             check_stop()
@@ -135,10 +136,7 @@ def check_environment(params: TrainParamsBase, policy: Any, seed: int, out: Path
             _remember(frames, step.observation, params.frame_stack)
             yield _line(step)
             if (step.number - 1) % every == 0 or step.is_last:
-                if not undrawn:
-                    frame, undrawn = _drawn(env)
-                    if undrawn:
-                        yield undrawn
+                frame = None if undrawn else env.render_frame()
                 _write_pictures(out / f"step_{step.number:04d}", frame, frames)
     assert step is not None
     yield f"end: {_end(step, params.horizon)} after {step.number} steps, return {total:.3f}{_lap_time(step.info)}"
@@ -173,9 +171,9 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
     with make_env(params, seed, render=False) as env, LongWork("benchmark", steps, "steps") as work:
         gc.collect()
         before = process.memory_info().rss
-        act = _trial(env, seed)
+        drive = _driver(None, env, seed)
         while len(times["step"]) < steps:
-            action = act()
+            action = drive(None)
             start, cpu_start = time.perf_counter(), time.process_time()
             time_step = env.reset() if is_last else env.step(action)
             cpu_secs += 0.0 if is_last else time.process_time() - cpu_start
@@ -193,28 +191,23 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
     )
 
 
-def _trial(env: Any, seed: int) -> Callable[[], Any]:
-    """Returns agent's actions: random ones, of a device, which these may harm, its default one.
+def _driver(policy: Any, env: Any, seed: int = 0) -> Callable[[Any], Any]:
+    """A function from a time step to an agent's action: of a policy or an expert.
+
+    None: random ones; of a device, which these may harm, its default one.
 
     Raises:
       UserError: See `Device.trial_action`.
     """
     from tfagents_system.envs.actions import random_actions
-
-    if env.device is not None:
-        harmless = env.device.trial_action(env.actions)
-        return lambda: harmless
-    spec, rng = env.action_spec(), np.random.default_rng(seed)
-    return lambda: tree.map_structure(lambda leaf: random_actions(leaf, rng), spec)
-
-
-def _driver(policy: Any, env: Any) -> Callable[[Any], Any]:
-    """A function from a time step to an agent's action: of a policy or an expert; None: see `_trial`."""
     from tfagents_system.policies.worker_policy import FixedPolicy, LaneSteps
 
+    if policy is None and env.device is not None:
+        harmless = env.device.trial_action(env.actions)
+        return lambda time_step: harmless
     if policy is None:
-        trial = _trial(env, 0)
-        return lambda time_step: trial()
+        rng = np.random.default_rng(seed)
+        return lambda time_step: tree.map_structure(lambda leaf: random_actions(leaf, rng), env.action_spec())
     fixed = FixedPolicy(policy, env.actions)
 
     def drive(time_step: Any) -> Any:
@@ -234,7 +227,7 @@ def _episode(env: Any, drive: Callable[[Any], Any], time_step: Any) -> Iterator[
         time_step = env.step(drive(time_step))
         number += 1
         is_last, is_terminated = bool(time_step.is_last()), time_step.discount == 0.0
-        yield _step(number, float(time_step.reward), is_last, is_terminated, time_step.observation, dict(env.info))
+        yield _step(number, float(time_step.reward), is_last, is_terminated, time_step.observation, env.info)
 
 
 def _watched(env: Any, seed: int, horizon: int) -> Iterator[Step]:
@@ -255,36 +248,36 @@ def _watched(env: Any, seed: int, horizon: int) -> Iterator[Step]:
         due += secs
         time.sleep(max(0.0, due - time.monotonic()))
         observation, reward, is_over, info = interface.get_obs_rew_terminated_info()
-        yield _step(number, float(reward), is_over or number == horizon, is_over, observation, dict(info))
+        yield _step(number, float(reward), is_over or number == horizon, is_over, observation, info)
         if is_over:
             return
 
 
 def _step(
-    number: int, reward: float, is_last: bool, is_terminated: bool, observation: Any, info: dict[str, Any]
+    number: int, reward: float, is_last: bool, is_terminated: bool, observation: Any, info: Mapping[str, Any]
 ) -> Step:
     if "position" not in info:
         raise UserError('the info of a step has no "position", the agent\'s coordinates in metres: add it')
-    position, path = _coordinates("position", info["position"], 1), info.get("path")
-    is_empty = path is None or operator.length_hint(path, 1) == 0
-    positions = position[None] if is_empty else _coordinates("path", path, 2)
-    return Step(number, reward, is_last, is_terminated, observation, info, positions)
+    positions, path = _coordinates("position", [info["position"]]), info.get("path")
+    if path is not None and np.size(path):
+        positions = _coordinates("path", path)
+    return Step(number, reward, is_last, is_terminated, observation, dict(info), positions)
 
 
-def _coordinates(name: str, value: Any, ndim: int) -> np.ndarray:
-    """A position or a path of an info, as float64.
+def _coordinates(name: str, value: Any) -> np.ndarray:
+    """Positions of an info, `[n, 2]` or `[n, 3]` float64.
 
     Raises:
-      UserError: It is something else.
+      UserError: They are something else.
     """
     try:
         coordinates = np.asarray(value, np.float64)
     except (TypeError, ValueError):
         coordinates = np.empty(0)
-    if coordinates.ndim != ndim or coordinates.shape[-1] not in (2, 3):
+    if coordinates.ndim != 2 or coordinates.shape[-1] not in (2, 3):
         raise UserError(
-            f'"{name}" in the info of a step must be {"[n, 2] or [n, 3]" if ndim == 2 else "two or three coordinates"} '
-            f"in metres, found {shown(value)}: correct it"
+            f'"{name}" in the info of a step must have two or three coordinates in metres, found {shown(value)}: '
+            "correct it"
         )
     return coordinates
 
@@ -307,14 +300,15 @@ def _remember(frames: dict[str, collections.deque[np.ndarray]], observation: Any
             frames.setdefault(name, collections.deque([leaf] * count, maxlen=count)).append(leaf)
 
 
-def _drawn(env: Any) -> tuple[np.ndarray | None, str]:
-    """The environment's picture, or why there is none: it need not have any."""
+def _undrawn(env: Any) -> str:
+    """Why the environment has no picture: it need not have any; empty if it has one."""
     from tfagents_system.envs.rendering import NO_VIDEO
 
     try:
-        return env.render_frame(), ""
+        env.render_frame()
     except UserError as error:
-        return None, f"no pictures of the environment itself: {error.findings[0].replace(f', {NO_VIDEO}', '')}"
+        return f"no pictures of the environment itself: {error.findings[0].replace(f', {NO_VIDEO}', '')}"
+    return ""
 
 
 def _write_pictures(path: Path, frame: np.ndarray | None, frames: Mapping[str, Sequence[np.ndarray]]) -> None:
@@ -386,19 +380,19 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     common.add_argument("--params", required=True, help="Python file with TrainParams")
     common.add_argument("--config", required=True, help="JSON of the environment")
     common.add_argument("--seed", type=int, default=0, help="for the environment (default: 0)")
-    driver = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    driver.add_argument(
-        "--policy", help="who drives: a policy checkpoint, SavedModel or exported file (default: expert_policy_ctor)"
-    )
+    who = "who drives: a policy checkpoint, SavedModel or exported file (default: expert_policy_ctor)"
     program = called_as("python -m tfagents_system.examples.racing.recorder")
     parser = argparse.ArgumentParser(prog=program, description=__doc__.split("\n")[0])
     parser.set_defaults(policy=None)
     commands = parser.add_subparsers(dest="command", required=True)
-    record = commands.add_parser("record_reward", parents=[common, driver], help="one lap, written as a trajectory")
+    record = commands.add_parser("record_reward", parents=[common], help="one lap, written as a trajectory")
+    drivers = record.add_mutually_exclusive_group()
+    drivers.add_argument("--policy", help=who)
+    drivers.add_argument("--watch", action="store_true", help="somebody else drives the device: nothing is sent")
     record.add_argument("--out", help="default: trajectory_reward of the JSON's input_files, or reward.npz")
-    record.add_argument("--watch", action="store_true", help="somebody else drives the device: nothing is sent")
     record.add_argument("--force", action="store_true", help="overwrite the file")
-    check = commands.add_parser("check_environment", parents=[common, driver], help="prints rewards, writes pictures")
+    check = commands.add_parser("check_environment", parents=[common], help="prints rewards, writes pictures")
+    check.add_argument("--policy", help=who)
     check.add_argument("--out", default="check_environment", help="folder for the pictures (default: %(default)s)")
     check.add_argument("--every", type=_count_from_1, default=20, help="steps between two pictures (default: 20)")
     measure = commands.add_parser("benchmark", parents=[common], help="times of reset and step, memory")
