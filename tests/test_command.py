@@ -14,7 +14,7 @@ import pytest
 from tests.support.launching import ROOT
 from tfagents_system import command
 from tfagents_system.errors import NAME_VARIABLE, UserError
-from tfagents_system.launch import doctor, new_project
+from tfagents_system.launch import machine_checks, new_project
 from tfagents_system.settings.load_params import load_params_class
 
 
@@ -222,10 +222,10 @@ def test_the_doctor_says_what_is_lacking(
 ) -> None:
     (tmp_path / "envpool").mkdir()  # Somebody's data: no package, though Python would import it.
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
-    monkeypatch.setattr(doctor, "_PICTURES", {"a simulator": ("gymnasium", "Kart-v1")})
-    monkeypatch.setattr(doctor, "_DRAW", "raise RuntimeError('no screen for {name}')")
-    assert doctor.main([]) == 1
+    monkeypatch.setattr(machine_checks.shutil, "which", lambda _: None)
+    monkeypatch.setattr(machine_checks, "_PICTURES", {"a simulator": ("gymnasium", "Kart-v1")})
+    monkeypatch.setattr(machine_checks, "_DRAW", "raise RuntimeError('no screen for {name}')")
+    assert machine_checks.main([]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "LACKS  a simulator: draws nothing: RuntimeError: no screen for Kart-v1" in lines
     assert "-      extra [envpool]: not installed (envpool)" in lines
@@ -237,7 +237,7 @@ def test_the_doctor_draws_wherever_it_is_called(tmp_path: Path, monkeypatch: pyt
     """`.venv/bin/sac` knows the package by its own line, which the processes that draw do not have."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    assert doctor._fault_of("import tfagents_system", "-1") == ""
+    assert machine_checks._fault_of("import tfagents_system", "-1") == ""
 
 
 def test_a_working_folder_that_is_gone_is_told(become: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -283,12 +283,6 @@ def test_a_file_where_a_folder_is_written_to(saved: RunPaths, tmp_path: Path) ->
     assert file.read_text() == "mine"
 
 
-def test_a_link_to_a_checkpoint_is_a_policy(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
-    (tmp_path / "good").symlink_to(saved.policy_checkpoints / "policy_checkpoint_0000000016")
-    expected = returns(play(capsys, saved, "--no_video", "--checkpoint", "best"))
-    assert returns(play(capsys, saved, "--no_video", "--policy", str(tmp_path / "good"))) == expected
-
-
 def test_curriculum_that_applies_to_evaluation_is_set() -> None:
     """Of a policy of the end the values of the last iteration."""
     entry = {"iters": [0, 2, 4], "range": [1.0, 3.0]}
@@ -348,23 +342,6 @@ def test_as_a_script_mistakes_exit_with_2_and_one_line(saved: RunPaths, tmp_path
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and "policy_checkpoint_0000000008" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_other_policies_play_in_the_same_way(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
-    """An exported file and a SavedModel, in the run's environment and in that of other files."""
-    flags = ["--no_video", "--num_episodes", "2"]
-    expected = {name: returns(play(capsys, saved, *flags, "--checkpoint", name)) for name in ("latest", "best")}
-    assert expected["latest"] != expected["best"]
-    assert export.main(["--exp_dir", str(saved.exp_dir)]) == 0
-    told = capsys.readouterr().out
-    assert float(re.findall(r"policy.npz: [\d,]+ bytes, actions differ by (.+) at most", told)[0]) < 1e-5
-    for policy, name in ((saved.exp_dir / "exported", "best"), (saved.policies / "greedy_policy", "latest")):
-        found = returns(play(capsys, saved, *flags, "--policy", str(policy)))
-        assert found == pytest.approx(expected[name], abs=2e-3)
-    files = ["--params", str(saved.params), "--config", str(saved.config)]
-    assert run.main(["--policy", str(saved.exp_dir / "exported/policy.npz"), *files, *flags]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "policy.npz" and returns(lines) == pytest.approx(expected["best"], abs=2e-3)
 
 
 def test_another_policy_without_its_environment_is_refused(capsys: Any, saved: RunPaths) -> None:

@@ -48,7 +48,7 @@ class Command(NamedTuple):
     @property
     def takes_params(self) -> bool:
         """Whether `PARAMS.py --config JSON` may stand in place of a vars file."""
-        return self.target.endswith(".sh") or self.target in ("launch.tune", "tasks.search", "tasks.sweep")
+        return self.target.endswith(".sh") or self.target in ("tasks.search", "tasks.sweep")
 
 
 _PLAYED = "logs/reacher --num_episodes 5 --checkpoint best"
@@ -93,8 +93,14 @@ _COMMANDS = (
         "search for good settings, with Optuna",
         "reacher/vars.sh --space sac --trials 40",
     ),
-    Command("cpus", "launch.tune", "how to split this machine's CPUs among a run's programs", "reacher/vars.sh"),
-    Command("doctor", "launch.doctor", "what is installed here, what renders; CPUs, GPUs, SLURM", ""),
+    Command(
+        "cpus",
+        "run_script.sh",
+        "how fast updates and steps are, how many workers fit",
+        "reacher/vars.sh",
+        ("--check",),
+    ),
+    Command("doctor", "launch.machine_checks", "what is installed here, what renders; CPUs, GPUs, SLURM", ""),
 )
 COMMANDS = {command.name: command for command in _COMMANDS}
 

@@ -31,7 +31,7 @@ from tfagents_system.errors import (
     run_name_of,
     shown,
 )
-from tfagents_system.launch.python_path import run_python_path
+from tfagents_system.launch.vars_file import run_python_path
 from tfagents_system.machine.claims import lock
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.status import state_of, summary

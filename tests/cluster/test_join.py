@@ -216,7 +216,7 @@ def test_a_wrong_password_is_told_before_the_environment_is_tried(
         else:
             target = Target(there.address, folder, file, None)
             made = JoinPreparation(environ_of(tmp_path), None, target, tmp_path / "joined", 1)
-        made.run(in_fork=False)
+        made.run()
         return made.findings.texts("ERROR", "server")
 
     monkeypatch.setattr(prepare, "run_trial", inspect)

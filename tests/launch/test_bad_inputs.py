@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.prepared_runs import prepare_run
 from tests.support.warm_starts import WarmPopen
 from tfagents_system.launch import prepare, run_settings
 from tfagents_system.machine import peers
@@ -432,7 +433,7 @@ def test_bad_input_is_told(names: Sequence[str], tmp_path: Path, capsys: pytest.
     environ = environ_of(make(tmp_path, together(names)))
     before = tree_hash(tmp_path)
     preparation = prepare.Preparation(environ, None)
-    preparation.run(in_fork=False)
+    preparation.run()
     errors = preparation.findings.errors
     assert all(any(_has_in_order(error, bad.told) for error in errors) for bad in bads), errors
     assert len(errors) == len(bads) or not bads[0].is_alone, errors
@@ -458,7 +459,7 @@ def test_all_that_is_wrong_with_settings_is_told_at_once(tmp_path: Path) -> None
     environ = environ_of(make(tmp_path, Bad(())))
     settings = run_settings.resolve(environ, words, vars_file=None, root=tmp_path)
     preparation = prepare.Preparation({**environ, **settings.environ}, None, settings)
-    preparation.run(in_fork=False)
+    preparation.run()
     told = [
         "NAME=VALUE",
         "SAC_TRAIN_CPU is",
@@ -473,7 +474,7 @@ def test_all_that_is_wrong_with_settings_is_told_at_once(tmp_path: Path) -> None
 
 def test_good_input_is_told_nothing(tmp_path: Path) -> None:
     preparation = prepare.Preparation(environ_of(make(tmp_path, Bad((), config='{"horizon": 20, "mine": [1]}'))), None)
-    preparation.run(in_fork=False)
+    preparation.run()
     assert preparation.findings.errors == []
     assert preparation.inspection.num_iter == 3 and preparation.inspection.specs
 
@@ -481,7 +482,7 @@ def test_good_input_is_told_nothing(tmp_path: Path) -> None:
 def test_a_ring_on_scratch_needs_disk_for_its_copy_as_well(tmp_path: Path) -> None:
     def rings(**variables: str) -> int:
         preparation = prepare.Preparation(environ_of(make(tmp_path, Bad((), variables=variables))), None)
-        preparation.run(in_fork=False)
+        preparation.run()
         return preparation.findings.texts("ok", "disk")[0].count("replay buffer")
 
     assert (rings(), rings(SAC_REPLAY_DIR="scratch")) == (1, 2)
@@ -499,7 +500,7 @@ def test_a_port_in_use_is_told_with_the_remedy(tmp_path: Path, without_trial: No
         port = listener.getsockname()[1]
         environ = environ_of(make(tmp_path, variable("SAC_REVERB_PORT", str(port))))
         preparation = prepare.Preparation(environ, None)
-        preparation.run(in_fork=False)
+        preparation.run()
     (error,) = preparation.findings.errors
     assert f"SAC_REVERB_PORT={port} is in use by" in error and "choose another port" in error
 
@@ -513,7 +514,7 @@ def test_strangers_on_this_machine_are_told_of_before_a_start(
     ring: Path = preparation.values["replay_dir"]
     ring.parent.mkdir()
     ring.symlink_to(tmp_path)
-    preparation.run(in_fork=False)
+    preparation.run()
     link, owners = preparation.findings.errors
     assert f"{ring} is a link" in link and "SAC_REPLAY_DIR" in link
     assert "the kernel does not tell whose a connection is" in owners and "set SAC_ALLOW_STRANGERS=1" in owners
@@ -526,7 +527,7 @@ def test_a_run_directory_that_cannot_be_written(
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and not mode & os.W_OK)
     preparation = prepare.Preparation(environ_of(make(tmp_path, Bad(()))), None)
-    preparation.run(in_fork=False)
+    preparation.run()
     (error,) = preparation.findings.errors
     assert "can't be written" in error and "set SAC_LOGS_DIR to a folder that is yours" in error
 
@@ -586,7 +587,7 @@ CHANGES = {
 
 
 def test_a_refused_change_leaves_a_run_with_checkpoints_as_it_was(tmp_path: Path) -> None:
-    assert prepare.prepare(environ_of(make(tmp_path, Bad(()))), None)
+    assert prepare_run(environ_of(make(tmp_path, Bad(()))))
     run = tmp_path / "run"
     for name in (
         "checkpoints/checkpoint_0000000010/agent.index",
@@ -603,5 +604,5 @@ def test_a_refused_change_leaves_a_run_with_checkpoints_as_it_was(tmp_path: Path
         before = tree_hash(run)
         assert prepare.check(environ_of(variables), None) == 2
         with pytest.raises(prepare.UserError):
-            prepare.prepare(environ_of(variables), None)
+            prepare_run(environ_of(variables))
         assert tree_hash(run) == before

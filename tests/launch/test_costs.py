@@ -10,9 +10,8 @@ import pytest
 
 from tests.support.fakes import CounterEnv, FakeParams
 from tfagents_system.checks.findings import Findings
-from tfagents_system.launch import costs
 from tfagents_system.launch import environment_checks as checks_module
-from tfagents_system.launch.costs import Cost, Costs, foretell
+from tfagents_system.launch.costs import Cost, Costs, foretell, iteration_secs
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.machine.cpus import allowed_cpus, cores_of
 
@@ -27,10 +26,8 @@ def params(**attributes: Any) -> Any:
         "num_iter": 10,
         "updates_per_iter": 200,
         "num_train_episodes_per_iter": 1,
-        "num_initial_episodes": 0,
         "updates_per_env_step": None,
         "env_steps_per_iter": None,
-        "initial_collect_steps": None,
         "num_env_steps": None,
         "eval_period_env_steps": None,
         "num_eval_episodes": 2,
@@ -41,70 +38,51 @@ def params(**attributes: Any) -> Any:
     return types.SimpleNamespace(**(values | attributes))
 
 
-def test_the_slower_of_updates_and_collecting_decides() -> None:
-    trained = foretell(params(), SLOW_UPDATES, workers=2, cpus=None)
-    assert trained.train_secs == pytest.approx(200 * 0.01) and trained.collect_secs == pytest.approx(100 * 0.001)
-    assert trained.iteration_secs == pytest.approx(2.0)
-    collected = foretell(params(), SLOW_STEPS, workers=2, cpus=None)
-    assert collected.iteration_secs == pytest.approx(100 * 0.02)
-    # Two evaluations, of an episode of 2 s in each worker, with nothing to hide behind.
-    assert collected.evaluation_secs == pytest.approx(2 * 2.0)
-    assert collected.secs == pytest.approx(costs.START_SECS + 10 * 2.0 + 4.0)
+def test_the_slower_of_updates_and_collecting_decides_unless_they_take_turns_or_share_cpus() -> None:
+    assert iteration_secs(SLOW_UPDATES, 200, 200, 2, None) == pytest.approx(200 * 0.01)
+    assert iteration_secs(SLOW_STEPS, 200, 200, 2, None) == pytest.approx(100 * 0.02)
+    assert iteration_secs(SLOW_STEPS, 200, 200, 2, None, takes_turns=True) == pytest.approx(200 * 0.001 + 100 * 0.02)
+    shared = 200 * (0.02 + 4e-4) + 200 * (0.001 + 2e-6)
+    assert iteration_secs(SLOW_UPDATES, 200, 200, 2, 1) == pytest.approx(shared)
+    assert iteration_secs(SLOW_UPDATES, 200, 200, 2, 8) == pytest.approx(2.0)
 
 
-def test_updates_hide_evaluations_that_are_shorter() -> None:
-    assert foretell(params(), SLOW_UPDATES, workers=2, cpus=None).evaluation_secs == 0.0
-    long = foretell(params(num_eval_episodes=200), SLOW_UPDATES, workers=2, cpus=None)
-    assert long.evaluation_secs == pytest.approx(2 * (100 * 100 * 0.001 - (2.0 - 0.1)))
+def told(costs: Costs, takes_turns: bool = False, eval_workers: int = 0, **attributes: Any) -> str:
+    """The first fact, of a run of a thousand iterations."""
+    run = params(num_iter=1000, **attributes)
+    return foretell(run, costs, 2, None, takes_turns=takes_turns, eval_workers=eval_workers)[0]
 
 
-def test_evaluations_beside_training_add_the_last_one_alone() -> None:
-    beside = foretell(params(num_eval_episodes=6, eval_period_iters=1), SLOW_STEPS, 2, None, eval_workers=3)
-    assert beside.iteration_secs == pytest.approx(2.0) and beside.evaluation_secs == pytest.approx(2 * 2.0)
-    assert foretell(params(num_eval_episodes=0), SLOW_STEPS, 2, None).evaluation_secs == 0.0
+@pytest.mark.parametrize(
+    ("costs", "attributes", "fact"),
+    [
+        (SLOW_UPDATES, {}, "about 34 min for 1000 iterations of 2 s"),
+        (SLOW_STEPS, {"num_eval_episodes": 0}, "about 34 min for 1000 iterations of 2 s"),
+        (SLOW_STEPS, {"max_policy_lag": 0, "num_eval_episodes": 0}, "about 37 min for 1000 iterations of 2.2 s"),
+        (SLOW_STEPS, {"takes_turns": True, "num_eval_episodes": 0}, "about 37 min for 1000 iterations of 2.2 s"),
+        # 101 evaluations of 2 s; beside the run the last one alone counts; long updates hide theirs.
+        (SLOW_STEPS, {}, "about 37 min for 1000 iterations of 2 s"),
+        (SLOW_STEPS, {"eval_workers": 2, "eval_period_iters": 1}, "about 34 min for 1000 iterations of 2 s"),
+        (SLOW_UPDATES, {"updates_per_env_step": 3.0}, "about 100 min for 1000 iterations of 6 s"),
+        (SLOW_UPDATES, {"env_steps_per_iter": 50}, "about 8.5 min for 1000 iterations of 0.5 s"),
+        (SLOW_UPDATES, {"num_env_steps": 20_000}, "about 3.5 min for 100 iterations of 2 s"),
+        (SLOW_STEPS, {"asynchronous": True, "updates_per_env_step": 0.5}, "about 70 min for 1000 iterations of 4 s"),
+        (SLOW_UPDATES, {"prior_data": ["demos"], "offline_updates": 60_000}, "about 44 min for 1000 iterations of 2 s"),
+    ],
+)
+def test_a_run_takes_its_iterations_and_the_evaluations_that_nothing_hides(
+    costs: Costs, attributes: dict[str, Any], fact: str
+) -> None:
+    assert told(costs, **attributes) == fact
 
 
-def test_shared_cpus_do_the_work_of_all() -> None:
-    shared = foretell(params(), SLOW_UPDATES, workers=2, cpus=1)
-    assert shared.iteration_secs == pytest.approx(200 * (0.02 + 4e-4) + 200 * (0.001 + 2e-6))
-    assert foretell(params(), SLOW_UPDATES, workers=2, cpus=8).iteration_secs == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize(("attributes", "takes_turns"), [({"max_policy_lag": 0}, False), ({}, True)])
-def test_without_overlap_both_times_add_up(attributes: dict[str, Any], takes_turns: bool) -> None:
-    duration = foretell(params(**attributes), SLOW_STEPS, 2, None, takes_turns=takes_turns)
-    assert duration.iteration_secs == pytest.approx(200 * 0.001 + 100 * 0.02)
-
-
-def test_ratios_say_how_many_updates_or_steps_an_iteration_has() -> None:
-    more = foretell(params(updates_per_env_step=3.0), SLOW_UPDATES, workers=2, cpus=None)
-    assert more.train_secs == pytest.approx(600 * 0.01)
-    freely = foretell(params(asynchronous=True, updates_per_env_step=0.5), SLOW_STEPS, workers=4, cpus=None)
-    assert freely.train_secs == pytest.approx(200 * 0.001) and freely.collect_secs == pytest.approx(400 * 0.02 / 4)
-
-
-def test_offline_updates_come_first_beside_the_random_experience() -> None:
-    secs = foretell(params(), SLOW_UPDATES, 2, None).secs
-    offline = {"prior_data": ["demonstrations"], "offline_updates": 20_000}
-    assert foretell(params(**offline), SLOW_UPDATES, 2, None).secs == pytest.approx(secs + 20_000 * 0.01)
-    assert foretell(params(offline_updates=20_000), SLOW_UPDATES, 2, None).secs == secs, "there are no data"
-    # 1000 random steps of two workers take 0.5 s, hidden behind the updates unless roles take turns or share a CPU.
-    first = {**offline, "num_initial_episodes": 10}
-    assert foretell(params(**first), SLOW_UPDATES, 2, None).secs == pytest.approx(secs + 200.0)
-    turns = [foretell(params(**each), SLOW_UPDATES, 2, None, takes_turns=True).secs for each in ({}, first)]
-    assert turns[1] - turns[0] == pytest.approx(200.5)
-    shared = [foretell(params(**each), SLOW_UPDATES, 2, 1).secs for each in ({}, first)]
-    assert shared[1] - shared[0] == pytest.approx(20_000 * (0.02 + 4e-4) + 1000 * (0.001 + 2e-6))
-
-
-def test_words_say_how_long_and_who_waits() -> None:
-    facts = costs.duration_in_words(foretell(params(num_iter=1000), SLOW_UPDATES, 2, 2), SLOW_UPDATES, 2)
-    assert facts[0] == "about 36 min for 1000 iterations of 2.1 s"
+def test_words_say_who_waits_and_how_many_workers_the_trainer_needs() -> None:
+    facts = foretell(params(), SLOW_UPDATES, 2, 2)
     assert "100 updates/s" in facts and "workers wait for the trainer 95% of the time" in facts
-    assert facts[-1] == "roles share 2 CPUs (SAC_SHARE_CPUS=1)"
-    facts = costs.duration_in_words(foretell(params(), SLOW_STEPS, 2, None), SLOW_STEPS, None)
-    assert "the trainer waits for the workers 90% of the time" in facts
-    assert "evaluations take 11% of it" in facts
+    assert facts[-1] == "1 worker would keep the trainer busy at 1 updates a step"
+    facts = foretell(params(updates_per_env_step=2.0), SLOW_STEPS, 2, None)
+    assert "the trainer waits for the workers 80% of the time" in facts
+    assert facts[-1] == "10 workers would keep the trainer busy at 2 updates a step"
 
 
 def test_a_check_measures_and_leaves_cpus_and_sizes_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,33 +95,16 @@ def test_a_check_measures_and_leaves_cpus_and_sizes_as_they_were(monkeypatch: py
             seen.append(os.sched_getaffinity(0))
             return super().step(action)
 
-    kind = type(
-        "TrainParams",
-        (FakeParams,),
-        {"env_ctor": lambda self, *args, seed=None, **kwargs: Watched(), "compute_config": {}},
-    )
-    plan = plan_cpus(
-        reverb_cpus=1,
-        train_cpus=1,
-        num_collect_workers=1,
-        collect_worker_cpus=1,
-        cores=cores_of(allowed_cpus()),
-        share=True,
-    )
+    hooks = {"env_ctor": lambda self, *args, seed=None, **kwargs: Watched(), "compute_config": {}}
+    kind = type("TrainParams", (FakeParams,), hooks)
+    sizes = {"reverb_cpus": 1, "train_cpus": 1, "num_collect_workers": 1, "collect_worker_cpus": 1}
+    plan = plan_cpus(**sizes, cores=cores_of(allowed_cpus()), share=True)
     plain = checks_module.EnvironmentTrial(kind({"horizon": 10}), 0, Findings()).run()
     checks = Findings()
     measured = checks_module.EnvironmentTrial(kind({"horizon": 10}), 0, checks, plan=plan).run()
-    assert plain is not None and measured is not None
-    assert checks.errors == []
+    assert plain is not None and measured is not None and checks.errors == []
     assert checks.texts("ok", "duration")[0].startswith("about ")
     assert any("in episodes of 10" in fact for fact in checks.texts("ok", "duration"))
     assert set(plan.workers[0]) in seen and os.sched_getaffinity(0) == here
     assert (plain.agent_bytes, plain.policy_bytes) == (measured.agent_bytes, measured.policy_bytes)
     assert plain.signature == measured.signature
-
-
-def test_iterations_of_steps_cost_what_their_steps_and_updates_cost() -> None:
-    steps = foretell(params(env_steps_per_iter=50), SLOW_UPDATES, workers=2, cpus=None)
-    assert steps.train_secs == pytest.approx(50 * 0.01), "an update a step"
-    few = foretell(params(env_steps_per_iter=50, updates_per_env_step=0.5), SLOW_STEPS, workers=2, cpus=None)
-    assert few.train_secs == pytest.approx(25 * 0.001) and few.collect_secs == pytest.approx(50 * 0.02 / 2)

@@ -16,7 +16,7 @@ from tf_agents.specs.tensor_spec import BoundedTensorSpec
 
 from tests.support.fakes import FakeParams
 from tests.support.numpy_actors import VECTOR, build
-from tests.support.prepared_runs import PARAMS
+from tests.support.prepared_runs import PARAMS, prepare_run
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.checks.findings import Findings
 from tfagents_system.envs.actions import actions_of
@@ -24,8 +24,8 @@ from tfagents_system.envs.specs import load_actions, load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.experience import columns
 from tfagents_system.experience.conversion import NamedEpisode
-from tfagents_system.launch import costs, prepare
-from tfagents_system.launch.data_checks import check_saved_expert, prior_sources, ring_findings
+from tfagents_system.launch import machine_checks
+from tfagents_system.launch.trial import check_saved_expert, prior_sources, ring_findings
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
@@ -51,7 +51,7 @@ EXPERT = """
 def test_experts_need_a_policy(environ: dict[str, str], tmp_path: Path, hook: str, told: str) -> None:
     (tmp_path / "params.py").write_text(PARAMS + hook)
     with pytest.raises(UserError) as raised:
-        prepare.prepare(environ | {"SAC_EXPERT_WORKERS": "2"}, None)
+        prepare_run(environ | {"SAC_EXPERT_WORKERS": "2"})
     assert len(raised.value.findings) == 1 and told in raised.value.findings[0]
     assert not (tmp_path / "run").exists()
 
@@ -60,7 +60,7 @@ def test_a_saved_expert_must_observe_what_the_environment_gives_and_act_as_it_ta
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     """Else each of its workers fails at its first step, and the run goes on without any of them."""
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     run = RunPaths(tmp_path / "run")
     params = load_params(run.params, {"horizon": 20})
     agent = make_agent(params, *load_specs(run.specs), tf.Variable(0, dtype=tf.int64))
@@ -116,7 +116,7 @@ def test_what_needs_evaluations_is_refused_without_any(
 ) -> None:
     (tmp_path / "params.py").write_text(PARAMS + attributes)
     with pytest.raises(UserError) as raised:
-        prepare.prepare(environ | variables, None)
+        prepare_run(environ | variables)
     assert len(raised.value.findings) == 1 and told in raised.value.findings[0]
 
 
@@ -163,47 +163,54 @@ def rows(paths: RunPaths) -> int:
     return StoredRing(paths.prior_data).rows
 
 
+@pytest.mark.usefixtures("without_agent")
 def test_the_run_has_a_copy_that_stays(
     prior_environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths, demos = RunPaths(tmp_path / "run"), tmp_path / "mine" / "data" / "demos.npz"
-    assert prepare.prepare(prior_environ, None) and rows(paths) == 13
+    assert prepare_run(prior_environ) and rows(paths) == 13
     assert "set initial_collect_steps=0" in capsys.readouterr().out
     write_demos(demos, 6)
-    assert prepare.prepare(prior_environ, None) and rows(paths) == 7, "before the first update what is there now"
+    assert prepare_run(prior_environ) and rows(paths) == 7, "before the first update what is there now"
     paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
     demos.unlink()
     keeping = {**prior_environ, "TFAGENTS_EDITS": "keep"}
-    assert prepare.prepare(keeping, None) and rows(paths) == 7
+    assert prepare_run(keeping) and rows(paths) == 7
     write_demos(demos, 9)
     again = {**prior_environ, "TFAGENTS_EDITS": "fresh"}
-    assert prepare.prepare(again, None) and rows(paths) == 10
+    assert prepare_run(again) and rows(paths) == 10
     (tmp_path / "mine" / "params.py").write_text(PRIOR_PARAMS.replace('"data/demos.npz"', "None"))
-    assert prepare.prepare(again, None) and not paths.prior_data.exists()
+    assert prepare_run(again) and not paths.prior_data.exists()
 
 
+@pytest.mark.usefixtures("without_agent")
 def test_it_counts_in_the_checks_of_disk_and_memory(
     prior_environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as it is not there, of the disk; always of the memory that rings should fit into."""
     paths, disk, memory = RunPaths(tmp_path / "run"), list[Any](), list[int]()
-    monkeypatch.setattr(costs, "check_disk", lambda findings, needed: disk.append(needed.get(paths.prior_data)))
-    monkeypatch.setattr(costs, "check_memory", lambda findings, workers, own, ring, prior, **_: memory.append(prior))
+    monkeypatch.setattr(
+        machine_checks, "check_disk", lambda findings, needed: disk.append(needed.get(paths.prior_data))
+    )
+    monkeypatch.setattr(
+        machine_checks, "check_memory", lambda findings, workers, own, ring, prior, **_: memory.append(prior)
+    )
     write_demos(tmp_path / "mine" / "data" / "demos.npz", 4000)
-    assert prepare.prepare(prior_environ, None)
+    assert prepare_run(prior_environ)
     step = 4 * (3 + 1) + 4 * 3 + 1 + 4  # Observation and action, reward, discount, steps_left, step_type, crc.
     assert disk[0][0] == "prior data" and 4000 * step <= disk[0][1] <= 4000 * step + 500_000
     assert memory == [disk[0][1]]
     paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
-    assert prepare.prepare(prior_environ, None)
+    assert prepare_run(prior_environ)
     assert disk[1] is None and memory[1] >= 4000 * step, "it is there"
 
 
+@pytest.mark.usefixtures("without_agent")
 def test_what_does_not_fit_is_refused_with_the_rest(prior_environ: dict[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     write_demos(folder / "data" / "demos.npz", 12, size=5)
     with pytest.raises(UserError, match=r"observation has the shape \[13, 5\], this needs \[13, 3\]"):
-        prepare.prepare(prior_environ, None)
+        prepare_run(prior_environ)
     assert not RunPaths(tmp_path / "run").run_json.exists()
 
 
@@ -219,7 +226,7 @@ def test_missing_files_are_told_before_the_environment_is_built(
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
     (folder / "params.py").write_text(building.replace('"data/demos.npz"', missing))
     with pytest.raises(UserError) as raised:
-        prepare.prepare(prior_environ, None)
+        prepare_run(prior_environ)
     file, minari, absent = raised.value.findings
     assert "minari:mujoco/hopper/expert-v0 is not on this machine: get it with `minari download mujoco" in absent
     assert re.search("nowhere.npz does not exist .*relative to the folder of SAC_PARAMS", file)
@@ -230,16 +237,17 @@ def test_missing_files_are_told_before_the_environment_is_built(
     assert str(raised.value).count(f"{folder}/nowhere.npz") == 1, "the same folder is named once"
 
 
+@pytest.mark.usefixtures("without_agent")
 def test_potentials_of_files_are_computed(prior_environ: dict[str, str], tmp_path: Path) -> None:
     params = PRIOR_PARAMS + "\n    n_step = 3\n    mini_race = {'steps': 8, 'oversampling': (4, 1)}\n"
     shaped = params + "\n    def potential(self, observation):\n        return 2.0 * observation[1]\n"
     (tmp_path / "mine" / "params.py").write_text(shaped)
-    assert prepare.prepare(prior_environ, None)
+    assert prepare_run(prior_environ)
     (segment,) = StoredRing(RunPaths(tmp_path / "run").prior_data).segments()
     assert segment.potential is not None and segment.potential.tolist() == [2.0] * 13
     (tmp_path / "mine" / "params.py").write_text(shaped.replace("observation[1]", "observation['speed']"))
     with pytest.raises(UserError, match=r"TrainParams.potential raises IndexError.*correct it"):
-        prepare.prepare(prior_environ, None)
+        prepare_run(prior_environ)
 
 
 # The run's own experience.

@@ -123,19 +123,6 @@ print(json.dumps(codes))
     assert codes == [-signal.SIGTERM] * 20
 
 
-def test_a_module_gets_its_arguments_and_tells_mistakes(tmp_path: Path) -> None:
-    missing = str(tmp_path / "missing")
-    code = told(
-        tmp_path,
-        f"""
-role = starter.start_module("tfagents_system.run", ["--exp_dir", {missing!r}], [], environ(), folder / "run.log")
-print(json.dumps(role.wait()))
-""",
-    )
-    text = (tmp_path / "run.log").read_text()
-    assert code == 2 and text.startswith("error: ") and missing in text and "Traceback" not in text
-
-
 def test_after_the_death_of_the_supervisor_alone_nothing_of_it_is_held(tmp_path: Path) -> None:
     """By a role that outlives it: its lock, claims and port belong to open files, which a fork inherits."""
     script = """
@@ -300,12 +287,10 @@ print(json.dumps([outcomes[:4], left, outcomes[6:], os.environ.get("FORKED_CALL"
     assert (left, others, variable) == ([], ["SIGKILL", [None, 41]], None) and descriptors <= 5
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_when_the_calling_process_dies_the_called_function_and_its_children_end(tmp_path: Path, number: int) -> None:
     """At a stop signal in words; after SIGKILL the fork at least."""
     script = """
-for number in (signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, signal.SIG_DFL)  # Tests may be run in the background.
 forks.end_early_on_signals()
 forks.call(lambda tell: forked_role.stay(folder / "pids"), "sac_check", environ())
 """

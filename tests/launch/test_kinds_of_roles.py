@@ -18,7 +18,6 @@ from tests.support.supervised import (
     once_up,
     stop_when_given_up,
     touch_once,
-    waits_for_lines,
     waits_for_up,
 )
 from tfagents_system.errors import UserError
@@ -43,16 +42,6 @@ def test_experts_and_evaluators_are_started_as_such_and_named(run_dir: Path, sto
     assert [role.name for role in supervisor.collectors] == ["worker_0"]
 
 
-def test_an_expert_that_only_fails_is_told(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    fails, lives = "echo life; echo no licence; sleep 0.02; exit 1", run_dir / "lives"
-    roles = {"worker_1": f"echo life >> {lives}; {fails}", "trainer": f"{waits_for_lines(lives, 5)} exit 0"}
-    assert make_supervisor(run_dir, stop, roles, experts=1).run() == 0
-    told = capfd.readouterr().out
-    assert re.search(r"worker_1 \(expert\): collected nothing in \d+ starts, last failure: .* 1 \(no licence\)", told)
-
-
 def test_a_given_up_expert_leaves_the_run_going_and_a_run_with_experts_alone_fails(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,6 +58,7 @@ def test_a_given_up_expert_leaves_the_run_going_and_a_run_with_experts_alone_fai
 
 @pytest.mark.usefixtures("claims_prefix")
 def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervising, "_SLOT_SECS", 0.2)
     # No run's, and below those that the kernel gives: nobody begins or ceases to listen there meanwhile.
     monkeypatch.setattr(claims, "FIRST_PORT", 9100)
     monkeypatch.setattr(claims, "_LAST_PORT", 9299)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tfagents_system.checks.findings import Findings
-from tfagents_system.launch import costs, machine_checks
+from tfagents_system.launch import machine_checks
 
 MIB, GIB = 2**20, 2**30
 
@@ -22,17 +22,17 @@ MIB, GIB = 2**20, 2**30
      (1500 * GIB, "1,500 GiB"), (10**400, "more than 1,000,000 GiB")],
 )  # fmt: skip
 def test_bytes_in_words(num_bytes: int, text: str) -> None:
-    assert costs.in_words(num_bytes) == text
+    assert machine_checks.in_words(num_bytes) == text
 
 
 @pytest.mark.parametrize(("free", "errors", "notes"), [(10, 1, 0), (11, 0, 1), (13, 0, 1), (14, 0, 0)])
 def test_disk_is_added_up_for_each_file_system(
     free: int, errors: int, notes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = costs.shutil._ntuple_diskusage(99, 9, free * MIB)
-    monkeypatch.setattr(costs.shutil, "disk_usage", lambda path: usage)
+    usage = machine_checks.shutil._ntuple_diskusage(99, 9, free * MIB)
+    monkeypatch.setattr(machine_checks.shutil, "disk_usage", lambda path: usage)
     findings = Findings()
-    costs.check_disk(findings, {tmp_path / "a/b": ("ring", 6 * MIB), tmp_path / "c": ("rest", 5 * MIB)})
+    machine_checks.check_disk(findings, {tmp_path / "a/b": ("ring", 6 * MIB), tmp_path / "c": ("rest", 5 * MIB)})
     assert (len(findings.errors), len(findings.notes)) == (errors, notes)
     if errors:
         (error,) = findings.errors
@@ -42,21 +42,20 @@ def test_disk_is_added_up_for_each_file_system(
 
 def test_a_ring_that_is_there_already_is_not_needed_again(tmp_path: Path) -> None:
     (tmp_path / "reward.bin").write_bytes(b"x" * 100_000)
-    reserved, size = costs.sizes(tmp_path)
-    assert 100_000 <= reserved < 120_000 and size == 100_000
-    assert costs.sizes(tmp_path / "nowhere") == (0, 0)
+    assert 100_000 <= machine_checks.bytes_in(tmp_path) < 120_000
+    assert machine_checks.bytes_in(tmp_path / "nowhere") == 0
 
 
 def test_disk_of_a_run() -> None:
     # 3 checkpoints, 2 best agents, a SavedModel, and 10 + 2 policies for 100 iterations with one every 10.
-    base = costs.disk_of_run(0, 0, 10)
-    assert costs.disk_of_run(1000, 0, 10) - base == 5 * 1000
-    assert costs.disk_of_run(0, 1000, 10) - base == (1 + 12) * 1000
+    base = machine_checks.disk_of_run(0, 0, 10)
+    assert machine_checks.disk_of_run(1000, 0, 10) - base == 5 * 1000
+    assert machine_checks.disk_of_run(0, 1000, 10) - base == (1 + 12) * 1000
 
 
 def memory(free: int, workers: int = 10, own: int = 90 * MIB, ring: int = 0, prior: int = 0) -> Findings:
     findings = Findings()
-    costs.check_memory(findings, workers, own, ring, prior, available=(free, "of this machine's memory"))
+    machine_checks.check_memory(findings, workers, own, ring, prior, available=(free, "of this machine's memory"))
     return findings
 
 
@@ -93,10 +92,12 @@ def test_the_limit_of_a_cgroup_counts(tmp_path: Path, line: str, folder: str, na
     others = "inactive_anon 7\nactive_anon 7\nworkingset_activate_file 7\nhierarchical_inactive_file 7\n"
     files = "".join(f"{names[2]}{kind}_file {size}\n" for kind, size in (("inactive", 300000), ("active", 100000)))
     (group / "memory.stat").write_text(others + files)
-    free, limit = costs.available_memory(tmp_path / "membership", tmp_path / "mounts")
+    free, limit = machine_checks.available_memory(tmp_path / "membership", tmp_path / "mounts")
     assert (free, limit) == (900_000, "under the cgroup's limit")
     (group / names[0]).write_text("max\n")
-    assert costs.available_memory(tmp_path / "membership", tmp_path / "mounts")[1] == "of this machine's memory"
+    assert (
+        machine_checks.available_memory(tmp_path / "membership", tmp_path / "mounts")[1] == "of this machine's memory"
+    )
 
 
 def test_a_gpu_that_is_not_there_is_told() -> None:
@@ -175,7 +176,7 @@ def test_pins_that_the_installed_packages_violate_are_errors(tmp_path: Path) -> 
         "[project]\ndependencies = ['numpy==1.0; python_version > \"3\"', 'rich']\n"
     )
     findings = Findings()
-    machine_checks.check_pins(tmp_path, findings)
+    machine_checks.check_packages(findings, tmp_path)
     gymnasium, pinned = findings.errors
     assert (
         f"requirements.txt pins Gymnasium==0.1, and {importlib.metadata.version('gymnasium')} is installed" in gymnasium

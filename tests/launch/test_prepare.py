@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tests.support.prepared_runs import PARAMS, train
-from tests.support.starts_of_a_project import load_only, update
+from tests.support.prepared_runs import PARAMS, prepare_run, train
+from tests.support.starts_of_a_project import update
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import UserError
@@ -28,14 +28,8 @@ from tfagents_system.settings.load_params import load_params
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 
 
-@pytest.fixture
-def untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment is not built: what is checked and kept of files and settings is the same."""
-    monkeypatch.setattr(prepare, "run_trial", load_only)
-
-
 def test_a_run_directory_is_prepared(environ: dict[str, str], tmp_path: Path) -> None:
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     paths = RunPaths(tmp_path / "run")
     assert paths.params.read_text() == PARAMS
     assert json.loads(paths.config.read_text()) == {"horizon": 20}
@@ -46,15 +40,6 @@ def test_a_run_directory_is_prepared(environ: dict[str, str], tmp_path: Path) ->
     assert tuple(observation_spec.shape) == (3,) and tuple(action_spec.shape) == (1,)
 
 
-def test_a_run_whose_trainer_is_elsewhere_is_checked_without_its_updates(
-    environ: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    elsewhere = {"SAC_LOCAL_TRAINER": "0", "SAC_LOCAL_WORKERS": "0", "SAC_GATEWAY_PORT": "0"}
-    assert prepare.check(environ | elsewhere, None) == 0
-    out = capsys.readouterr().out
-    assert "replay" in out and "updates/s" not in out and "0 errors" in out
-
-
 def test_a_trainer_needs_no_room_for_the_experience_of_a_server_elsewhere(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,12 +48,12 @@ def test_a_trainer_needs_no_room_for_the_experience_of_a_server_elsewhere(
     environ |= {"SAC_TRAINER_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": str(tmp_path / "keys")}
     assert prepare.check(environ, None) == 0
     out = capsys.readouterr().out
-    assert "replay buffer" not in out and "checkpoints, policies, logs" in out
+    assert "replay buffer" not in out and "checkpoints, policies, logs" in out and "updates/s" not in out
 
 
 def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str], tmp_path: Path) -> None:
     """Its own params.py may be edited, but not to another agent than that of its checkpoint."""
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     paths = RunPaths(tmp_path / "run")
 
     def checkpoint(train_step: int, signature: AgentSignature) -> None:
@@ -78,7 +63,7 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
 
     checkpoint(5, {"class": "Redq", "256x256": 10})
     with pytest.raises(UserError) as raised:
-        prepare.prepare(environ, None)
+        prepare_run(environ)
     (finding,) = raised.value.findings
     assert (
         "checkpoint_0000000005 and TrainParams have different agents" in finding
@@ -87,7 +72,7 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
     params = load_params(paths.params, {"horizon": 20})
     agent = make_agent(params, *load_specs(paths.specs), tf.Variable(0, dtype=tf.int64))
     checkpoint(10, signature_of(agent))
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     kept_checkpoints.remember(paths.saved, 10)
     for is_damaged in (True, False):
         for path in paths.trainer_checkpoints.iterdir():
@@ -96,7 +81,7 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
             else:
                 shutil.rmtree(path)
         with pytest.raises(UserError, match="the run has had a checkpoint after 10 updates in "):
-            prepare.prepare(environ, None)
+            prepare_run(environ)
 
 
 def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Path) -> None:
@@ -104,7 +89,7 @@ def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Pa
     (tmp_path / "config.json").write_text('{"horzion": 20}')
     (tmp_path / "params.py").write_text(PARAMS.replace("batch_size", "batchsize"))
     with pytest.raises(UserError) as raised:
-        prepare.prepare(environ, None)
+        prepare_run(environ)
     text = "\n".join(raised.value.findings)
     assert "SAC_SEEDS is not a known variable, SAC_SEED is" in text
     assert "needs 502 CPUs" in text
@@ -117,17 +102,17 @@ def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Pa
 def test_the_runs_own_copies_win_and_the_difference_is_shown(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     train(RunPaths(tmp_path / "run"))
     (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
     capsys.readouterr()
     with pytest.raises(UserError) as refused:
-        prepare.prepare(environ, None)
+        prepare_run(environ)
     (finding,) = refused.value.findings
     assert "  | -    num_iter = 3\n  | +    num_iter = 9" in finding and "--fresh moves the old run aside" in finding
     assert f"--from {tmp_path / 'run'} --set SAC_EXP_NAME=run_2 makes another run of the edited files" in finding
     capsys.readouterr()
-    assert prepare.prepare(environ | {"SAC_SEED": "6", EDITS: KEEP}, None)
+    assert prepare_run(environ | {"SAC_SEED": "6", EDITS: KEEP})
     out = capsys.readouterr().out
     assert "this run began with SAC_SEED=5, which stays" in out
     paths = RunPaths(tmp_path / "run")
@@ -140,15 +125,15 @@ def test_a_run_without_an_update_takes_the_files_and_settings_as_they_are_now(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = RunPaths(tmp_path / "run")
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     for folder in (paths.replay, paths.trainer_checkpoints / "checkpoint_0000000000", paths.policies):
         folder.mkdir(parents=True)
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     assert paths.replay.exists(), "nothing has changed: what was collected stays"
     (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
     capsys.readouterr()
     settings = resolve(environ | {"SAC_SEED": "6"}, ["discount=0.5"], vars_file=None, root=tmp_path)
-    assert settings.findings == () and prepare.prepare(environ | {"SAC_SEED": "6"}, None, settings=settings)
+    assert settings.findings == () and prepare_run(environ | {"SAC_SEED": "6"}, settings)
     out = capsys.readouterr().out
     assert "own copy" not in out and f"params {environ['SAC_PARAMS']}" in out
     assert "num_iter = 9" in paths.params.read_text()
@@ -164,7 +149,7 @@ def test_one_update_is_enough_for_a_run_to_keep_what_it_has(
     evidence: str, environ: dict[str, str], tmp_path: Path
 ) -> None:
     paths = RunPaths(tmp_path / "run")
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     paths.replay.mkdir()
     if evidence == "status":
         train(paths)
@@ -174,8 +159,8 @@ def test_one_update_is_enough_for_a_run_to_keep_what_it_has(
         paths.metrics_csv.write_text("train_step,iteration\n0,0\n5,1\n")
     (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
     with pytest.raises(UserError, match=r"params\.py"):
-        prepare.prepare(environ, None)
-    assert prepare.prepare(environ | {EDITS: KEEP}, None)
+        prepare_run(environ)
+    assert prepare_run(environ | {EDITS: KEEP})
     assert paths.params.read_text() == PARAMS and paths.replay.exists()
 
 
@@ -184,12 +169,12 @@ def test_what_may_change_is_given_to_a_run_that_has_begun_and_kept(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = RunPaths(tmp_path / "run")
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     train(paths)
     for assignments in (["num_iter=7", "actor_learning_rate=0.001"], []):
         capsys.readouterr()
         settings = resolve(environ, assignments, vars_file=None, root=tmp_path)
-        assert settings.findings == () and prepare.prepare(environ, None, settings=settings)
+        assert settings.findings == () and prepare_run(environ, settings)
         assert f"params {paths.params}" in capsys.readouterr().out
         assert run_directory.read_run_json(paths)["attributes"]["num_iter"] == 7
         assert run_directory.read_run_json(paths)["overrides"]["params"] == {
@@ -202,13 +187,13 @@ def test_what_may_change_is_given_to_a_run_that_has_begun_and_kept(
 def test_a_finished_run_says_so_until_it_is_to_be_longer(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     paths = RunPaths(tmp_path / "run")
     paths.status_json.write_text(json.dumps({"roles": {"trainer": {"state": "done", "num_iter": 3}}}))
-    assert not prepare.prepare(environ, None)
+    assert not prepare_run(environ)
     assert "try is finished: num_iter=3 is reached (" in capsys.readouterr().out
     paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
 
 
 @pytest.mark.usefixtures("untried")
@@ -221,7 +206,7 @@ def test_a_start_of_a_run_that_another_one_checks_or_trains_is_refused(
     checking.take_directory()
     for more in ({}, {EDITS: FRESH}, {"SAC_TRAIN_CPUS": "500", "SAC_SHARE_CPUS": "0"}):
         with pytest.raises(UserError, match=f"is in use by the run with pid {os.getpid()}") as refused:
-            prepare.prepare(environ | more, None)
+            prepare_run(environ | more)
         assert len(refused.value.findings) == 1, "CPUs and port are maybe those of that run"
     checking.close()
     assert not paths.exp_dir.exists(), "a start that ends in its checks leaves nothing"
@@ -229,11 +214,11 @@ def test_a_start_of_a_run_that_another_one_checks_or_trains_is_refused(
     checking.take_directory()
     checking.close()
     assert paths.exp_dir.exists(), "the user's own"
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     for owner in ("this", "another machine"):
         starting = Preparation(environ | {EDITS: FRESH}, None)
         starting.take_directory()
-        starting.run(in_fork=False)
+        starting.run()
         if owner == "this":
             assert prepare._write_run(starting) and starting.lock is not None and starting.lock.is_own()
             assert starting.was_done() == [f"what was in {paths.exp_dir} is in {tmp_path / 'run_before_1'} now"]
@@ -269,9 +254,9 @@ def test_settings_are_checked_used_and_kept(
         return resolve(environ, assignments, vars_file=None, root=prepare.ROOT)
 
     with pytest.raises(UserError, match="TrainParams.num_iter must be an integer of at least 1, found 0"):
-        prepare.prepare(environ, None, settings=settings("num_iter=0"))
+        prepare_run(environ, settings("num_iter=0"))
     capsys.readouterr()
-    assert prepare.prepare(environ, None, settings=settings("num_iter=7", "config.horizon=9", "SAC_SEED=8"))
+    assert prepare_run(environ, settings("num_iter=7", "config.horizon=9", "SAC_SEED=8"))
     assert "settings: num_iter=7 config.horizon=9 SAC_SEED=8" in capsys.readouterr().out
     paths = RunPaths(tmp_path / "run")
     run = json.loads(paths.run_json.read_text())

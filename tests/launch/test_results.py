@@ -13,6 +13,10 @@ from tfagents_system.launch import run_status
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_paths import RunPaths
 
+DOING = "drawing the learning curve", "playing one episode of the trained policy for a video", "writing the report"
+
+DOING = "drawing the learning curve", "playing one episode of the trained policy for a video", "writing the report"
+
 
 @pytest.fixture
 def paths(tmp_path):
@@ -47,9 +51,9 @@ def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
         paths, monkeypatch, ["raise ValueError('no rows')", fails, "import sys; sys.exit('error: no plotly')"]
     )
     assert lines == [
-        f"note: no plot: ValueError: no rows (log in {paths.log('plot')})",
-        f"note: no video: exit code -9 (log in {paths.log('video')})",
-        f"note: no report: no plotly (log in {paths.log('report')})",
+        f"note: {DOING[0]} failed: ValueError: no rows (log in {paths.log('plot')})",
+        f"note: {DOING[1]} failed: exit code -9 (log in {paths.log('video')})",
+        f"note: {DOING[2]} failed: no plotly (log in {paths.log('report')})",
         f"policy: {paths.policies / 'greedy_policy'}",
     ]
 
@@ -64,15 +68,15 @@ def test_what_waits_in_files_is_not_called_sent(paths, monkeypatch):
 def test_why_there_is_no_video_is_found_among_other_lines_and_bytes(paths, monkeypatch):
     paths.log("video").write_text("note: no video: of an earlier start\n")
     tells = "import os; os.write(1, b'\\xff\\nnote: no video: no frames\\n' + 5 * b'playing\\n')"
-    assert results(paths, monkeypatch, ["", tells, ""])[1] == "video:  none, no frames"
+    assert results(paths, monkeypatch, ["", tells, ""])[1] == "video:  note: no video: no frames"
 
 
 def test_a_disk_that_nothing_can_be_written_to_is_told(paths, monkeypatch):
     paths.logs.rmdir()
     paths.logs.write_text("")  # Whoever is root may write into read-only folders.
     lines = results(paths, monkeypatch, [])
-    for line, log in zip(lines, ("plot", "video", "report"), strict=False):
-        assert line == f"note: no {log}: {paths.log(log)}: Not a directory"
+    for line, doing, log in zip(lines, DOING, ("plot", "video", "report"), strict=False):
+        assert line == f"note: {doing} failed: {paths.log(log)}: Not a directory"
     assert lines[3:] == [f"policy: {paths.policies / 'greedy_policy'}"]
 
 
@@ -82,12 +86,12 @@ def test_no_process_or_log_left_is_told(paths, monkeypatch):
 
     removes = f"import shutil, sys; shutil.rmtree({str(paths.logs)!r}); sys.exit(1)"
     lines = results(paths, monkeypatch, [removes])
-    assert lines[0] == f"note: no plot: {paths.log('plot')}: No such file or directory"
+    assert lines[0] == f"note: {DOING[0]} failed: {paths.log('plot')}: No such file or directory"
     monkeypatch.setattr(subprocess, "Popen", popen)
     paths.logs.mkdir()
     lines = run_status.write_results(paths, ProgramStarter(), cpus=(), environ={}, stop=StopFlag(signals=()))
-    assert lines[0] == f"note: no plot: {paths.log('plot')}: Resource temporarily unavailable"
-    assert lines[2] == f"note: no report: {paths.log('report')}: Resource temporarily unavailable"
+    assert lines[0] == f"note: {DOING[0]} failed: {paths.log('plot')}: Resource temporarily unavailable"
+    assert lines[2] == f"note: {DOING[2]} failed: {paths.log('report')}: Resource temporarily unavailable"
 
 
 @pytest.mark.parametrize("insists", [False, True])
@@ -112,5 +116,5 @@ def test_what_is_cut_short_has_time_to_tell_a_device_to_wait_unless_the_user_ins
     if insists:
         threading.Thread(target=lambda: (until(told.exists, 20.0, "SIGTERM"), setattr(stop, "count", 2))).start()
     lines = results_with(paths, monkeypatch, [program, "", ""], stop, begun)
-    assert lines[0].startswith("note: no plot: it took more than 0.2 s")
+    assert lines[0].startswith(f"note: {DOING[0]} failed: it took more than 0.2 s")
     assert told.read_text() == ("ends" if insists else "waits")

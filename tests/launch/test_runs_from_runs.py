@@ -15,9 +15,8 @@ from tf_agents.specs import array_spec, tensor_spec
 
 from tests.support import prepared_runs
 from tests.support.checkpoints_for_tests import checkpoints_of
-from tests.support.prepared_runs import train, variables_of_run
+from tests.support.prepared_runs import prepare_run, train, variables_of_run
 from tests.support.settings_for_tests import variables_with
-from tests.support.starts_of_a_project import load_only
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
@@ -49,12 +48,6 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def other(tmp_path: Path) -> Any:
     """The agent of another run, which has a checkpoint."""
     return run_with_agent(tmp_path, "other")
-
-
-@pytest.fixture
-def untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment is not built: what is taken, checked and kept is the same."""
-    monkeypatch.setattr(prepare, "run_trial", load_only)
 
 
 def run_with_agent(tmp_path: Path, name: str) -> Any:
@@ -101,7 +94,7 @@ def actor(agent: Any) -> list[np.ndarray]:
 def test_a_run_begins_with_its_copy_once(
     environ: dict[str, str], tmp_path: Path, other: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     assert f"another run: {tmp_path / 'other'}: " in capsys.readouterr().out
     paths = RunPaths(tmp_path / "run")
     os.rename(tmp_path / "other", tmp_path / "elsewhere")
@@ -123,13 +116,13 @@ def test_a_run_that_takes_an_agent_has_no_random_steps_unless_they_are_asked_for
     environ: dict[str, str], tmp_path: Path, other: Any
 ) -> None:
     paths = RunPaths(tmp_path / "run")
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     for _ in range(2):
         assert Overrides.of_run(read_run_json(paths)).defaults["initial_collect_steps"] == 0
-        assert prepare.prepare(environ, None), "as long as the run lives"
+        assert prepare_run(environ), "as long as the run lives"
     asked = {**environ, "SAC_EXP_DIR": str(tmp_path / "asked")}
     settings = prepare.resolve(asked, ["num_initial_episodes=2"], vars_file=None, root=tmp_path)
-    assert prepare.prepare(settings.environ, None, settings=settings)
+    assert prepare_run(settings.environ, settings)
     assert "initial_collect_steps" not in Overrides.of_run(read_run_json(RunPaths(tmp_path / "asked"))).defaults
 
 
@@ -139,7 +132,7 @@ def test_experience_counts_for_the_steps_before_the_first_update(environ: dict[s
     for steps, is_enough in ((59, False), (60, True)):
         source, run = imported(tmp_path, f"of_{steps}", steps), tmp_path / f"run_{steps}"
         given = {**environ, "SAC_FROM": str(source), "SAC_TAKE": "replay", "SAC_EXP_DIR": str(run)}
-        assert prepare.prepare(given, None)
+        assert prepare_run(given)
         defaults = Overrides.of_run(read_run_json(RunPaths(run))).defaults
         assert (defaults.get("initial_collect_steps") == 0) == is_enough
         taken = taken_by(RunPaths(run))
@@ -150,19 +143,19 @@ def test_experience_counts_for_the_steps_before_the_first_update(environ: dict[s
 def test_a_run_that_took_something_has_begun_and_other_options_are_refused(
     environ: dict[str, str], tmp_path: Path, other: Any
 ) -> None:
-    assert prepare.prepare(environ, None)
-    assert prepare.prepare(environ, None), "the same again resumes it"
+    assert prepare_run(environ)
+    assert prepare_run(environ), "the same again resumes it"
     with pytest.raises(UserError, match=r"is for a run that begins, and .* began with SAC_FROM=.*other SAC_TAKE=agent"):
-        prepare.prepare({**environ, "SAC_TAKE": "networks"}, None)
+        prepare_run({**environ, "SAC_TAKE": "networks"})
     without = {name: value for name, value in environ.items() if name != "SAC_FROM"}
-    assert prepare.prepare(without, None) and taken_by(RunPaths(tmp_path / "run")) is not None
+    assert prepare_run(without) and taken_by(RunPaths(tmp_path / "run")) is not None
     with pytest.raises(UserError, match="SAC_TAKE=all says what of another run is taken: set SAC_FROM, or unset it"):
-        prepare.prepare({**without, "SAC_TAKE": "all"}, None)
+        prepare_run({**without, "SAC_TAKE": "all"})
     plain = {**without, "SAC_EXP_DIR": str(tmp_path / "plain")}
-    assert prepare.prepare(plain, None)
+    assert prepare_run(plain)
     train(RunPaths(tmp_path / "plain"))
     with pytest.raises(UserError, match="began with nothing of another one: choose another SAC_EXP_NAME"):
-        prepare.prepare({**plain, "SAC_FROM": environ["SAC_FROM"]}, None)
+        prepare_run({**plain, "SAC_FROM": environ["SAC_FROM"]})
 
 
 @pytest.mark.usefixtures("untried")
@@ -173,8 +166,8 @@ def test_with_fresh_a_run_may_begin_with_what_it_was_itself(environ: dict[str, s
     paths.run_json.write_text('{"seed": 5}')
     own = {**environ, "SAC_FROM": str(paths.exp_dir)}
     with pytest.raises(UserError, match=r"is this run's own directory: choose another SAC_EXP_NAME, or give --fresh"):
-        prepare.prepare(own, None)
-    assert prepare.prepare({**own, "TFAGENTS_EDITS": "fresh"}, None)
+        prepare_run(own)
+    assert prepare_run({**own, "TFAGENTS_EDITS": "fresh"})
     taken = taken_by(paths)
     assert taken is not None and taken.moves and taken.run == str(tmp_path / "run_before_1")
     assert (paths.taken / "agent.index").exists()
@@ -183,7 +176,7 @@ def test_with_fresh_a_run_may_begin_with_what_it_was_itself(environ: dict[str, s
 def test_all_counts_on(environ: dict[str, str], tmp_path: Path, other: Any) -> None:
     source = imported(tmp_path, "rows", 20)
     source.rename(tmp_path / "other" / "replay")
-    assert prepare.prepare({**environ, "SAC_TAKE": "all"}, None)
+    assert prepare_run({**environ, "SAC_TAKE": "all"})
     paths = RunPaths(tmp_path / "run")
     assert (taken_by(paths).train_step, taken_by(paths).env_steps) == (9, 180)  # type: ignore[union-attr]
     run = read_run_json(paths)
@@ -198,13 +191,13 @@ def test_layers_that_do_not_fit_are_named_and_nothing_that_fits_is_an_error(
     environ: dict[str, str], tmp_path: Path, other: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "params.py").write_text(PARAMS.replace("actor_fc_layer_params = (4,)", "actor_fc_layer_params = (6,)"))
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     told = capsys.readouterr().out
     assert "begins anew, since it does not fit: actor: " in told and "3x4 there, 3x6 here" in told
     wider = PARAMS.replace("(4,)", "(6,)")
     (tmp_path / "params.py").write_text(wider)
     with pytest.raises(UserError, match="nothing of that agent fits this run's:\n  ") as raised:
-        prepare.prepare({**environ, "SAC_EXP_DIR": str(tmp_path / "new")}, None)
+        prepare_run({**environ, "SAC_EXP_DIR": str(tmp_path / "new")})
     assert len(raised.value.findings) == 1 and not (tmp_path / "new").exists()
 
 
@@ -223,14 +216,14 @@ def test_what_is_not_there_is_told_before_a_user_s_code_runs(
     """TensorFlow, environment and agent take many seconds."""
     (tmp_path / "params.py").write_text(f"raise AssertionError('imported')\n{PARAMS}")
     with pytest.raises(UserError, match=message) as raised:
-        prepare.prepare({**environ, "SAC_FROM": str(tmp_path / value), "SAC_TAKE": take}, None)
+        prepare_run({**environ, "SAC_FROM": str(tmp_path / value), "SAC_TAKE": take})
     assert len(raised.value.findings) <= 2
 
 
 def test_segments_that_the_buffer_does_not_take_are_refused(environ: dict[str, str], tmp_path: Path) -> None:
     given = {**environ, "SAC_FROM": str(imported(tmp_path, "long", 400)), "SAC_TAKE": "replay"}
     with pytest.raises(UserError, match="raise buffer_size"):
-        prepare.prepare(given, None)
+        prepare_run(given)
 
 
 def test_an_agent_of_other_actions_is_told_and_their_experience_refused(
@@ -238,10 +231,10 @@ def test_an_agent_of_other_actions_is_told_and_their_experience_refused(
 ) -> None:
     wider = array_spec.BoundedArraySpec((1,), "float32", -3.0, 3.0, "action")
     save_specs(RunPaths(tmp_path / "other").specs, OBSERVATION, wider)
-    assert prepare.prepare(environ, None)
+    assert prepare_run(environ)
     assert "its actions are (1,) in [-3, 3], this run's (1,) in [-2, 2]" in capsys.readouterr().out
     imported(tmp_path, "rows", 20).rename(tmp_path / "other" / "replay")
     for path in (tmp_path / "other/replay/specs.pbtxt",):
         path.unlink(missing_ok=True)
     with pytest.raises(UserError, match="give the action space the same bounds, or action_table the same rows"):
-        prepare.prepare({**environ, "SAC_TAKE": "all", "SAC_EXP_DIR": str(tmp_path / "new")}, None)
+        prepare_run({**environ, "SAC_TAKE": "all", "SAC_EXP_DIR": str(tmp_path / "new")})

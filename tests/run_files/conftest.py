@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from tests.support.prepared_runs import try_in_this_process
 from tests.support.starts_of_a_project import PARAMS, ROOT, Start, Starter, load_only
 from tfagents_system.errors import exit_with
 from tfagents_system.launch import prepare
@@ -44,10 +45,11 @@ def start(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pyte
         capsys.readouterr()
         given = {**environ, **variables}
         with mock.patch.dict(os.environ, given, clear=True), monkeypatch.context() as patch:
+            try_in_this_process(patch)
             if not tries:
                 patch.setattr(prepare, "run_trial", load_only)
             with pytest.raises(SystemExit) as ended:
-                exit_with(lambda: prepare.main(in_fork=False))
+                exit_with(lambda: prepare.main())
         told = capsys.readouterr()
         return Start(int(ended.value.code or 0), told.out + told.err)
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
+from tfagents_system.launch import forks, prepare
+from tfagents_system.launch.run_settings import RunSettings
 from tfagents_system.run_files.run_paths import RunPaths
 
 PARAMS = """
@@ -40,3 +45,17 @@ def variables_of_run(tmp_path: Path) -> dict[str, str]:
 def train(paths: RunPaths) -> None:
     """As if updates had been done."""
     paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
+
+
+def prepare_run(environ: Mapping[str, str], settings: RunSettings | None = None) -> bool:
+    """Prepares it as a start does, and gives it back; False if the run is finished already."""
+    prepared = prepare.prepare(prepare.Preparation(environ, None, settings))
+    if prepared is not None:
+        prepared[1].release()
+    return prepared is not None
+
+
+def try_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial of a user's code is no fork: a fork of a process with TensorFlow's threads would hang."""
+    monkeypatch.setattr(forks, "call", lambda function, *_: function(lambda inspection: None))
+    monkeypatch.setattr(forks, "import_all", lambda look: None)

@@ -11,11 +11,12 @@ from typing import Any
 
 import psutil
 
+from tests.support.prepared_runs import prepare_run
 from tests.support.warm_starts import WarmPopen
 from tfagents_system.envs import env_process
 from tfagents_system.errors import UserError
 from tfagents_system.launch import environment_checks, prepare
-from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.vars_file import ROOT
 from tfagents_system.report import long_work
 
 
@@ -66,9 +67,9 @@ def main() -> None:
     code, findings = 0, list[str]()
     try:
         if check:
-            code = prepare.check(environ, None, in_fork=True)
+            code = prepare.check(environ, None)
         else:
-            assert prepare.prepare(environ, None, in_fork=True)
+            assert prepare_run(environ)
     except UserError as error:
         code, findings = 2, list(error.findings)
     process = psutil.Process()

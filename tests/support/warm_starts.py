@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 
 from tfagents_system.errors import exit_with
 from tfagents_system.launch import forks
-from tfagents_system.launch.python_path import ROOT
+from tfagents_system.launch.vars_file import ROOT
 from tfagents_system.machine.signals import die_with_parent
 
 _ROOM_BYTES = 4500  # As toolkit_python.sh.

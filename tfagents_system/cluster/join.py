@@ -32,10 +32,10 @@ from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import plan_for
 from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.prepare import Preparation
-from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import resolve
 from tfagents_system.launch.run_status import say
 from tfagents_system.launch.supervisor import RoleProcess, Rules, Supervisor, claim_cpus, end_orphans
+from tfagents_system.launch.vars_file import ROOT
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import COLLECT, KINDS, Claims, held_cpus
 from tfagents_system.machine.files import read_json, write_atomically
@@ -265,10 +265,10 @@ class JoinPreparation(Preparation):
         """What the workers do."""
         return str(self.values.get("worker_role", COLLECT))
 
-    def run(self, *, in_fork: bool = True, starts: bool = True) -> None:
+    def run(self, *, starts: bool = True) -> None:
         """Makes all checks; see `Preparation.run`."""
         self._check_folder()
-        super().run(in_fork=in_fork, starts=starts)
+        super().run(starts=starts)
         if not self.findings.errors:
             self._check_server()
 

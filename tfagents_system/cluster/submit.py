@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, UserError, called_as, exit_with
-from tfagents_system.launch.python_path import ROOT, read_vars_file
+from tfagents_system.launch.vars_file import ROOT, read_vars_file
 from tfagents_system.run_files import params_folder
 from tfagents_system.settings.grid import faults_in_job, read_grid
 from tfagents_system.settings.variables import PATH, VARIABLES, WORKERS, as_text, read_variables

@@ -38,14 +38,6 @@ class CpuPlan:
     notes: tuple[str, ...] = ()
 
     @property
-    def shared(self) -> bool:
-        return self.shared_cpus is not None
-
-    @property
-    def replay(self) -> tuple[int, ...]:
-        return self.by_role.get(REPLAY, ())
-
-    @property
     def trainer(self) -> tuple[int, ...]:
         return self.by_role.get(TRAINER, ())
 
@@ -74,7 +66,8 @@ class CpuPlan:
 
     def table(self) -> str:
         """One line a role, then the notes."""
-        lines = [f"CPU plan ({'pinned' if self.pinned else 'not pinned'}{', shared' if self.shared else ''}):"]
+        is_shared = self.shared_cpus is not None
+        lines = [f"CPU plan ({'pinned' if self.pinned else 'not pinned'}{', shared' if is_shared else ''}):"]
         for role, ids in self.by_role.items():
             share = f"CPU {format_cpu_list(ids)}" if ids else f"{self.counts[role]} CPU(s), any"
             lines.append(f"  {role:<12}{share}")
@@ -115,7 +108,7 @@ def plan_cpus(
     counts = {role: count for role, count in counts.items() if count}
     ids = {cpu for core in cores for cpu in core.threads}
     why_unpinned = cpus.why_unpinned(ids, quota, allotment)
-    held = {} if why_unpinned else {cpu: who for cpu, who in (held or {}).items() if cpu in ids}
+    held = {} if why_unpinned else {cpu: holder for cpu, holder in (held or {}).items() if cpu in ids}
     needed, (available, reason) = sum(counts.values()), cpus.available(ids, quota, allotment)
     free = cpus.in_order(cpus.only(cores, ids - held.keys()), needed)
     if needed > min(available, len(free)) and not share:
@@ -157,13 +150,22 @@ def _unpinned_plan(counts: Mapping[str, int], available: int, note: str) -> CpuP
 
 
 def _pinned_plan(counts: Mapping[str, int], cores: Sequence[Core], usable: Sequence[int], room: int) -> CpuPlan:
-    """The plan for `room` CPUs among the usable ones."""
-    core = {cpu: core for core in cores for cpu in core.threads}
+    """The plan for `room` CPUs among the usable ones.
+
+    The trainer's CPUs are its own, unless it has all; the rest is dealt to the other roles in turn. This fits a cheap
+    simulator: workers and replay server need only a few per cent of a CPU.
+    """
     needed, n_trainer = sum(counts.values()), min(counts.get(TRAINER, 0), room)
-    trainer = _trainer_cpus(usable, core, min(counts.get(REPLAY, 0), room - n_trainer), n_trainer)
-    beside = {thread for cpu in trainer for thread in core[cpu].threads}
+    first = min(counts.get(REPLAY, 0), room - n_trainer)
+    trainer = sorted(usable[first : first + n_trainer])
+    # Other threads of the trainer's cores come last.
+    beside = {thread for core in cores if not set(core.threads).isdisjoint(trainer) for thread in core.threads}
     others = sorted((cpu for cpu in usable if cpu not in trainer), key=lambda cpu: cpu in beside)[: room - n_trainer]
-    by_role = _dealt(counts, trainer, others or trainer)
+    dealt, num_others = itertools.cycle(others or trainer), len(others or trainer)
+    by_role = {
+        role: tuple(trainer if role == TRAINER else sorted(itertools.islice(dealt, min(count, num_others))))
+        for role, count in counts.items()
+    }
     note = f"{needed} CPUs are wanted, {room} are used: roles share CPUs (SAC_SHARE_CPUS=1)"
     return CpuPlan(
         by_role,
@@ -173,45 +175,12 @@ def _pinned_plan(counts: Mapping[str, int], cores: Sequence[Core], usable: Seque
     )
 
 
-def _trainer_cpus(usable: Sequence[int], core: Mapping[int, Core], n_replay: int, n_trainer: int) -> list[int]:
-    """The trainer's CPUs: on one NUMA node if possible.
-
-    Its memory is then on that node as well: the kernel takes a page from the node of the CPU that first writes it.
-    The replay server's CPUs come first where the node has room for both.
-    """
-    by_node: dict[int, list[int]] = {}
-    for cpu in usable:
-        by_node.setdefault(core[cpu].node, []).append(cpu)
-    first, *further = sorted(by_node.values(), key=lambda ids: -min(n_trainer, len(ids)))
-    n_before = min(n_replay, max(0, len({core[cpu] for cpu in first}) - n_trainer))
-    by_preference = [*first[n_before:], *first[:n_before], *(cpu for ids in further for cpu in ids)]
-    if n_trainer > len(first):
-        by_preference = list(usable)
-    return sorted(by_preference[:n_trainer])
-
-
-def _dealt(counts: Mapping[str, int], trainer: Sequence[int], others: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """The trainer's CPUs are its own, unless it has all; the rest is dealt to the other roles in turn.
-
-    This fits a cheap simulator: workers and replay server need only a few per cent of a CPU.
-    """
-    by_role, start = {}, 0
-    for role, count in counts.items():
-        if role == TRAINER:
-            by_role[role] = tuple(trainer)
-            continue
-        count = min(count, len(others))
-        by_role[role] = tuple(sorted(others[(start + k) % len(others)] for k in range(count)))
-        start += count
-    return by_role
-
-
 def _holders(held: Mapping[int, str]) -> str:
-    """`4-7 by run logs/a (pid 12), 9 by ...`."""
+    """`4-7 held by run logs/a (pid 12), 9 held by ...`."""
     by_holder: dict[str, list[int]] = {}
-    for cpu, who in held.items():
-        by_holder.setdefault(who, []).append(cpu)
-    return ", ".join(f"{format_cpu_list(ids)} held by {who}" for who, ids in by_holder.items())
+    for cpu, holder in held.items():
+        by_holder.setdefault(holder, []).append(cpu)
+    return ", ".join(f"{format_cpu_list(ids)} held by {holder}" for holder, ids in by_holder.items())
 
 
 def plan_for(
@@ -306,10 +275,10 @@ def split_cpus(
     free = [cpu for cpu in ids if cpu not in held]
     _require_room(parallel, needed, len(free), share)
     ids = free if len(free) >= parallel else ids
-    size, rest = divmod(len(ids), parallel)
-    starts = [number * size + min(number, rest) for number in range(parallel + 1)]
-    parts = [tuple(sorted(ids[a:b])) for a, b in itertools.pairwise(starts)]
-    return [part or (ids[number % len(ids)],) for number, part in enumerate(parts)]
+    if len(ids) < parallel:
+        return [(ids[number % len(ids)],) for number in range(parallel)]
+    starts = [-(-number * len(ids) // parallel) for number in range(parallel + 1)]
+    return [tuple(sorted(ids[start:end])) for start, end in itertools.pairwise(starts)]
 
 
 def _require_room(parallel: int, needed: int, free: int, share: bool) -> None:

@@ -31,7 +31,7 @@ from types import FrameType
 from typing import Any, BinaryIO, NoReturn
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with, in_callers_terms
-from tfagents_system.launch.python_path import folders_of_python_path
+from tfagents_system.launch.vars_file import folders_of_python_path
 from tfagents_system.machine.processes import children, end_all, is_alive, kill_session, started_apart
 from tfagents_system.machine.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent
 from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINER
@@ -107,12 +107,6 @@ def _restore(variables: Mapping[str, str | None]) -> None:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-
-
-def single_threaded(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of an exec after which `import_all` starts no thread; see `restore_variables`."""
-    own = {_OWN + name: environ[name] for name in _SINGLE_THREADED if name in environ}
-    return {**environ, **own, **dict.fromkeys(_SINGLE_THREADED, "1")}
 
 
 def restore_variables() -> None:

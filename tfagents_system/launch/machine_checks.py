@@ -1,26 +1,37 @@
-"""Whether this machine has what a run needs: CPUs, ports, a GPU, packages, trackers, folders. Nothing is written.
+"""Whether this machine has what a run needs: CPUs, ports, a GPU, packages, trackers, folders, disk and memory.
 
-Memory and disk follow from what the trial measures: see costs.py.
+`sac doctor` says what it has for training of any kind. Nothing is written.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.metadata
 import netrc
 import os
+import platform
 import re
+import shutil
+import subprocess
 import sys
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tfagents_system.checks.findings import Findings, is_installed
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
 from tfagents_system.launch import required_packages
 from tfagents_system.launch.cpus import CpuPlan, plan_for
+from tfagents_system.launch.vars_file import run_python_path
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import Claims, held_cpus
-from tfagents_system.machine.cpus import FOUND_GPUS, format_cpu_list, usable_gpus
+from tfagents_system.machine.cpus import FOUND_GPUS, allowed_cpus, cores_of, format_cpu_list, usable_gpus
 from tfagents_system.machine.files import existing_ancestor
+from tfagents_system.machine.processes import cgroups
+from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import COUNTS
 
@@ -28,6 +39,33 @@ from tfagents_system.settings.variables import COUNTS
 _KEY_IN_ADDRESS = re.compile(
     r"^((https?|ftp)://)?[^/]*@|://[^/]*:[^/]*@|[?&;][^=]*(pass|pwd|token|secret|key)[^=]*=", re.IGNORECASE
 )
+JOB_MB = "TFAGENTS_JOB_MB"  # MiB of the job that is being submitted; empty: as the cluster has it.
+# Memory, measured with Pendulum: a worker has 63 MiB of its own, of which the check sees all but this.
+_WORKER_BYTES = 10 * 2**20
+_OTHERS_BYTES = 600 * 2**20  # Replay server, trainer and supervisor.
+_TIGHT = 0.8
+_BEYOND = 10**6 * 2**30
+# Of a run: the last two checkpoints and one being written, the best agent and one that is being evaluated.
+_AGENTS = 5
+_MODEL_BYTES = 2 * 2**20  # Of the SavedModel, beside the weights.
+_POLICY_CHECKPOINT_BYTES, _LOGS_BYTES = 50 * 2**10, 200 * 2**20
+# Of `sac doctor`.
+_DOCTOR_SECS = 60.0
+_EXTRAS = {
+    "onnx": ("onnxruntime", "tf2onnx"),
+    "experience": ("minari",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "tuning": ("optuna",),
+    "envpool": ("envpool",),
+}
+# A picture of each kind of simulator, drawn in a process of its own: drawing may end it.
+_PICTURES = {"classic control": ("pygame", "Pendulum-v1"), "MuJoCo": ("mujoco", "Reacher-v5")}
+_DRAW = (
+    "from tfagents_system.envs.rendering import prepare_headless; prepare_headless(); import gymnasium; "
+    "env = gymnasium.make('{name}', render_mode='rgb_array'); env.reset(); assert env.render().any()"
+)
+_SEES_A_GPU = "import tensorflow as tf; assert tf.config.list_physical_devices('GPU')"
 
 
 def check_machine(values: Mapping[str, Any], environ: Mapping[str, str], findings: Findings) -> CpuPlan | None:
@@ -99,17 +137,17 @@ def check_gpu(environ: Mapping[str, str], findings: Findings) -> None:
     )
 
 
-def check_packages(findings: Findings) -> None:
-    """Notes versions outside of the ranges in pyproject.toml: nobody has tested them."""
+def check_packages(findings: Findings, folder: Path | None) -> None:
+    """Notes versions outside of the ranges in pyproject.toml; refuses others than the files of a folder pin.
+
+    Args:
+      folder: That of the params file; None: their environment has a Python of its own.
+    """
     for package in required_packages.missing(dev=False):
         findings.note("packages", f"{package}: this version was not tested")
     count = len(required_packages.required(dev=False))
     findings.fact("packages", f"Python {sys.version.split()[0]}, {count} required packages")
-
-
-def check_pins(folder: Path, findings: Findings) -> None:
-    """Whether packages have the versions that files beside the params pin with `==`."""
-    for file, requirement, version in required_packages.violated_pins(folder):
+    for file, requirement, version in required_packages.violated_pins(folder) if folder is not None else ():
         findings.error(
             "packages",
             f"{file} pins {requirement}, and {version} is installed: run `{sys.executable} -m pip install "
@@ -155,3 +193,190 @@ def folder_fault(path: Path, variable: str) -> str | None:
     if not os.access(ancestor, os.W_OK | os.X_OK):  # A disk that is mounted read-only is among these.
         return f"{ancestor} can't be written by this user: change its permissions, or {remedy}"
     return None
+
+
+# Disk and memory.
+
+
+def workers_here(values: Mapping[str, Any]) -> int:
+    """How many workers a start has on this machine, of all kinds."""
+    collectors = values.get("local_workers", values.get("num_collect_workers", 1))
+    return int(collectors + values.get("expert_workers", 0) + values.get("eval_workers", 0))
+
+
+def disk_of_run(agent_bytes: int, policy_bytes: int, checkpoints: int) -> int:
+    """Bytes of checkpoints, policies, metrics and logs at the end of a run."""
+    models = policy_bytes + _MODEL_BYTES
+    return _AGENTS * agent_bytes + models + (checkpoints + 2) * (policy_bytes + _POLICY_CHECKPOINT_BYTES) + _LOGS_BYTES
+
+
+def bytes_in(folder: Path) -> int:
+    """Disk space that a folder's own files take; nothing without a folder."""
+    try:
+        return sum(entry.stat().st_blocks * 512 for entry in os.scandir(folder) if entry.is_file())
+    except OSError:
+        return 0
+
+
+def check_disk(findings: Findings, needed: Mapping[Path, tuple[str, int]]) -> None:
+    """Compares what is needed with what is free, once for each file system.
+
+    Args:
+      needed: What will be written, in words and bytes, by folder.
+    """
+    by_device: dict[int, list[Path]] = {}
+    for folder in needed:
+        by_device.setdefault(os.stat(existing_ancestor(folder)).st_dev, []).append(folder)
+    for folders in by_device.values():
+        free = shutil.disk_usage(existing_ancestor(folders[0])).free
+        total = sum(needed[folder][1] for folder in folders)
+        parts = " + ".join(f"{in_words(needed[folder][1])} {needed[folder][0]}" for folder in folders)
+        parts += f" in {', '.join(map(str, folders))}"
+        if total > free:
+            findings.error(
+                "disk",
+                f"a run needs {in_words(total)} of disk ({parts}), {in_words(free)} are free: lower buffer_size, free "
+                "space, or set SAC_LOGS_DIR or SAC_REPLAY_DIR to a larger disk",
+            )
+            continue
+        findings.fact("disk", f"{parts}; {in_words(free)} free")
+        if total > _TIGHT * free:
+            findings.note("disk", f"disk is tight: {in_words(total)} of {in_words(free)} will be used ({parts})")
+
+
+def available_memory(
+    membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
+) -> tuple[int, str]:
+    """(bytes that this job's processes may still take, what limits them): the machine or the tightest cgroup."""
+    limits = [(int(psutil.virtual_memory().available), "of this machine's memory")]
+    for is_v2, folders in cgroups("memory", membership, mounts):
+        left = [_left_in_cgroup(folder, is_v2) for folder in folders]
+        limits += [(num_bytes, "under the cgroup's limit") for num_bytes in left if num_bytes is not None]
+    return min(limits)
+
+
+def _left_in_cgroup(folder: Path, is_v2: bool) -> int | None:
+    names = ("memory.max", "memory.current") if is_v2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    try:
+        most, used = (int((folder / name).read_text()) for name in names)
+        stat = (folder / "memory.stat").read_text()
+    except (OSError, ValueError):  # No such group, or `max`.
+        return None
+    # Cached files count as used, but can be reclaimed: those that were read again, too.
+    cached = re.findall(rf"^{'' if is_v2 else 'total_'}(?:in)?active_file (\d+)$", stat, re.MULTILINE)
+    return max(0, most - used + sum(map(int, cached)))
+
+
+def check_memory(
+    findings: Findings,
+    num_workers: int,
+    own_bytes: int,
+    ring_bytes: int,
+    prior_bytes: int = 0,
+    *,
+    available: tuple[int, str] | None = None,
+) -> None:
+    """Compares the memory that the run's processes will take with what is available.
+
+    Args:
+      own_bytes: Memory of the user's own code in each of them, with one environment of a kind.
+      ring_bytes, prior_bytes: Of the replay ring and of that of prior data, which are in files: they should fit, but
+        need not.
+      available: As `available_memory` returns it, which is called if None.
+    """
+    free, limit = available or available_memory()
+    worker_bytes = _WORKER_BYTES + own_bytes
+    needed = num_workers * worker_bytes + _OTHERS_BYTES + own_bytes  # The trainer builds the user's networks, too.
+    what = (
+        f"about {in_words(needed)} for {num_workers} worker{'' if num_workers == 1 else 's'} of "
+        f"{in_words(worker_bytes)} and the other programs"
+    )
+    if needed > free:
+        findings.error(
+            "memory",
+            f"a run needs {what}, {in_words(free)} {limit} are available: lower SAC_NUM_COLLECT_WORKERS or "
+            "SAC_ENVS_PER_WORKER, or give it more memory (a job: --mem)",
+        )
+        return
+    findings.fact("memory", f"{what}; {in_words(free)} {limit} available")
+    if needed > _TIGHT * free:
+        findings.note("memory", f"memory is tight: {what}, {in_words(free)} {limit} are available")
+    elif needed + ring_bytes + prior_bytes > free:
+        prior = f" and the prior data of {in_words(prior_bytes)} do" if prior_bytes else " does"
+        findings.note(
+            "memory",
+            f"the replay buffer of {in_words(ring_bytes)}{prior} not fit into the {in_words(free - needed)} of memory "
+            "that are left: minibatches will be read from the disk, which is slower. A lower buffer_size helps",
+        )
+
+
+def in_words(num_bytes: int) -> str:
+    """`1.5 GiB`, of integers of any size: a user's may have hundreds of digits."""
+    if num_bytes >= _BEYOND:
+        return "more than 1,000,000 GiB"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= size:
+            tenths = num_bytes * 10 // size
+            return f"{tenths // 10:,}.{tenths % 10} {unit}" if tenths < 1000 else f"{tenths // 10:,} {unit}"
+    return f"{num_bytes} bytes"
+
+
+# `sac doctor`.
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints a line for each thing; returns 1 if training lacks something."""
+    words = "What this machine has for training, each with what to do where it lacks something."
+    argparse.ArgumentParser(prog="sac doctor", description=words, allow_abbrev=False).parse_args(arguments)
+    failed = False
+    with LongWork("looking at this machine and drawing pictures"):
+        for state, what, text in _doctors_lines():
+            print(f"{state:5}  {what}: {text}", flush=True)
+            failed |= state == "LACKS"
+    return EXIT_FAILED if failed else EXIT_DONE
+
+
+def _doctors_lines() -> Iterator[tuple[str, str, str]]:
+    """(`ok`, `LACKS`, or `-` for what training does without; what; in words)."""
+    is_right = sys.version_info[:2] == (3, 11)
+    yield "ok" if is_right else "LACKS", "Python", f"{platform.python_version()} ({sys.executable})"
+    if wrong := required_packages.missing(dev=False):
+        yield "LACKS", "packages", f"{', '.join(wrong)}: run ./setup.sh, or pip install the toolkit again"
+    else:
+        tensorflow = importlib.metadata.version("tensorflow")
+        yield "ok", "packages", f"TensorFlow {tensorflow}, TF-Agents, Reverb and all others within the tested ranges"
+    for extra, modules in _EXTRAS.items():
+        lacking = ", ".join(name for name in modules if not is_installed(name))
+        yield "-" if lacking else "ok", f"extra [{extra}]", f"not installed ({lacking})" if lacking else "installed"
+    cpus = allowed_cpus()
+    yield "ok", "CPUs", f"{len(cpus)} ({format_cpu_list(cpus)}) on {len(cores_of(cpus))} cores"
+    sbatch = shutil.which("sbatch")
+    yield "ok" if sbatch else "-", "SLURM", sbatch or "no sbatch on PATH: runs train on this machine"
+    for kind, (module, name) in _PICTURES.items():
+        if not is_installed(module):
+            yield "-", kind, "not installed"
+        elif fault := _fault_of(_DRAW.format(name=name), "-1"):
+            yield "LACKS", kind, f"draws nothing: {fault}"
+        else:
+            yield "ok", kind, "draws without a screen"
+    if not (names := usable_gpus(os.environ)):
+        yield "-", "GPU", "none: trainers use CPUs"
+    elif _fault_of(_SEES_A_GPU, names[0]):
+        yield "-", "GPU", f"{len(names)}, but TensorFlow can use none: install the extra [gpu] to train on one"
+    else:
+        yield "ok", "GPU", f"{len(names)}: SAC_TRAIN_GPUS=1 uses one"
+
+
+def _fault_of(code: str, gpu: str) -> str:
+    """The last line that a program says, if it fails; `gpu` is what it sees, as CUDA_VISIBLE_DEVICES names it."""
+    environ = {**os.environ, "PYTHONPATH": run_python_path(os.environ), "CUDA_VISIBLE_DEVICES": gpu}
+    command = [sys.executable, "-c", code]
+    try:
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_DOCTOR_SECS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no end within {_DOCTOR_SECS:.0f} s"
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -10,12 +10,11 @@ import json
 import os
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.errors import EXIT_DONE, UserError, exit_with, shown
+from tfagents_system.errors import EXIT_DONE, UserError, shown
 
 _EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 _HORIZON = 1000  # Where the environment itself has no limit.
@@ -112,15 +111,13 @@ def _files_for(environment: str, name: str) -> dict[str, str]:
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     import gymnasium
 
-    module, _, own = environment.partition(":")
+    module, _, name_there = environment.partition(":")
     imports, call = "import gymnasium", f'gymnasium.make("{environment}", **kwargs)'
     try:
-        is_own = own.isidentifier() and inspect.isclass(getattr(importlib.import_module(module), own, None))
-        if is_own and own not in gymnasium.registry:
-            imports, call = f"from {module} import {own}", f"{own}(**kwargs)"
-            env: Any = getattr(sys.modules[module], own)()
-        else:
-            env = gymnasium.make(environment)
+        kind = getattr(importlib.import_module(module), name_there, None) if name_there.isidentifier() else None
+        if inspect.isclass(kind):
+            imports, call = f"from {module} import {name_there}", f"{name_there}(**kwargs)"
+        env: Any = kind() if inspect.isclass(kind) else gymnasium.make(environment)
     except Exception as error:  # Of Gymnasium, of the environment's own packages, or of the user's code.
         text = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
@@ -128,7 +125,7 @@ def _files_for(environment: str, name: str) -> dict[str, str]:
             f"built here: {text}"
         ) from None
     with contextlib.closing(env):
-        kinds = {kind.__name__ for kind in type(env.action_space).__mro__}
+        kinds = {space.__name__ for space in type(env.action_space).__mro__}
         if not kinds & {"Box", *_DISCRETE}:
             raise UserError(f"--env={environment} has actions in {env.action_space}: they must be a Box or discrete")
         limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
@@ -139,7 +136,3 @@ def _files_for(environment: str, name: str) -> dict[str, str]:
         "config.json": json.dumps({"horizon": int(limit or _HORIZON)}, indent=2) + "\n",
         "vars.sh": _VARS.format(name=name, horizon=horizon),
     }
-
-
-if __name__ == "__main__":
-    exit_with(main)

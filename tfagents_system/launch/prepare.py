@@ -22,10 +22,9 @@ from pathlib import Path
 from tfagents_system.checks.findings import ERROR, FACT, Findings, counted
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, called_as, exit_with, in_callers_terms, option
-from tfagents_system.launch import costs, forks, machine_checks
+from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.forks import RoleStarter
-from tfagents_system.launch.python_path import ROOT
 from tfagents_system.launch.run_settings import (
     EDITS,
     FRESH,
@@ -38,6 +37,7 @@ from tfagents_system.launch.run_settings import (
 )
 from tfagents_system.launch.supervisor import end_orphans, supervise
 from tfagents_system.launch.trial import Inspection, run_trial
+from tfagents_system.launch.vars_file import ROOT
 from tfagents_system.machine.claims import COLLECT
 from tfagents_system.machine.files import fault_of_private, write_atomically
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
@@ -96,7 +96,7 @@ class Preparation:
         self.copy: Path | None = None
         self.taken: Taken | None = None
         self._digests: dict[str, str] = {}
-        self._is_for_job = costs.JOB_MB in self.environ  # Which will run on another machine.
+        self._is_for_job = machine_checks.JOB_MB in self.environ  # Which will run on another machine.
         self._vars_file, self._joins = vars_file, joins
         self.paths = RunPaths(self.values["exp_dir"]) if "exp_dir" in self.values else None
         findings, names = self.findings, sorted(name for name in self.environ if name.startswith("SAC_"))
@@ -128,13 +128,8 @@ class Preparation:
             self.lock.acquire()
             end_orphans(paths, deadline_secs, has_lock=True)
 
-    def run(self, *, in_fork: bool = True, starts: bool = True) -> None:
-        """Makes all checks.
-
-        Args:
-          in_fork: A user's own code runs in a fork, else in this process.
-          starts: A start follows, which takes the run directory itself and does not wait for a picture.
-        """
+    def run(self, *, starts: bool = True) -> None:
+        """Makes all checks; `starts`: a start follows, which has the directory, and does not wait for a picture."""
         if self.lock is not None and not self.lock.is_own():
             return  # Another start has the directory, and maybe these CPUs and this port.
         heartbeat = self.lock.touch if self.lock is not None else lambda: None
@@ -146,15 +141,15 @@ class Preparation:
             has_directory = not any(self.findings.texts(ERROR, where) for where in ("run directory", "another run"))
             if not self._is_for_job:
                 self.plan = machine_checks.check_machine(self.values, self.environ, self.findings)
-            machine_checks.check_packages(self.findings)
-            if "params" in self.values and "env_python" not in self.values:
-                machine_checks.check_pins(self.values["params"].parent, self.findings)
+            has_own_python = "params" not in self.values or "env_python" in self.values
+            pinning = None if has_own_python else self.values["params"].parent
+            machine_checks.check_packages(self.findings, pinning)
             if has_directory and self._is_let_in():
                 work.doing = "the files beside the params"
                 self._look_at_files()
-                self._try_users_code(in_fork, starts, work)
+                self._try_users_code(starts, work)
 
-    def _try_users_code(self, in_fork: bool, starts: bool, work: LongWork) -> None:
+    def _try_users_code(self, starts: bool, work: LongWork) -> None:
         values, environ = self.values, self.environ
         if self.copy is not None and SHOW_TRACES in environ:
             environ = {**environ, SHOW_TRACES: f"{self.copy}{os.pathsep}{values['params'].parent}"}
@@ -162,7 +157,7 @@ class Preparation:
         # Not measured: on a GPU, which the check leaves alone, and where trainer or workers are elsewhere.
         is_elsewhere = not values.get("local_trainer", True) or {"server", "trainer_server"} & values.keys()
         plan = self.plan if render and not (is_elsewhere or values.get("train_gpus")) else None
-        self.inspection = run_trial(self, environ, work, render=render, plan=plan, in_fork=in_fork)
+        self.inspection = run_trial(self, environ, work, render=render, plan=plan)
         if self.copy is not None:
             findings, folder = self.inspection.findings, values["params"].parent
             findings.replace(str(self.copy), str(folder))
@@ -372,25 +367,8 @@ class Preparation:
         return RunVariables(**self.values)
 
 
-def prepare(
-    environ: Mapping[str, str],
-    vars_file: Path | None,
-    *,
-    in_fork: bool = False,
-    settings: RunSettings | None = None,
-) -> bool:
-    """As `prepare_and_hold`, for others than starts; False if the run is finished already."""
-    prepared = prepare_and_hold(Preparation(environ, vars_file, settings), in_fork=in_fork)
-    if prepared is not None:
-        prepared[1].release()
-    return prepared is not None
-
-
-def prepare_and_hold(preparation: Preparation, *, in_fork: bool) -> tuple[RunVariables, RunLock] | None:
+def prepare(preparation: Preparation) -> tuple[RunVariables, RunLock] | None:
     """Checks and prepares a run.
-
-    Args:
-      in_fork: A user's own code runs in a fork, else in this process.
 
     Returns:
       Its variables, and the lock of its directory: until that is released, no other start writes there. None if the run
@@ -408,7 +386,7 @@ def prepare_and_hold(preparation: Preparation, *, in_fork: bool) -> tuple[RunVar
         forks.show_marks({"SAC_EXP_DIR": str(preparation.paths.exp_dir)})
     with contextlib.closing(preparation), forks.before_early_end(end):
         preparation.take_directory()
-        preparation.run(in_fork=in_fork)
+        preparation.run()
         if not _write_run(preparation):
             return None
         lock, preparation.lock = preparation.lock, None
@@ -477,22 +455,16 @@ def what_goes_on(why_early: str | None) -> str:
     return next((more for begin, more in ends if (why_early or "").startswith(begin)), "num_iter=N")
 
 
-def check(
-    environ: Mapping[str, str],
-    vars_file: Path | None,
-    *,
-    in_fork: bool = False,
-    settings: RunSettings | None = None,
-) -> int:
+def check(environ: Mapping[str, str], vars_file: Path | None, settings: RunSettings | None = None) -> int:
     """Makes the checks of a start, prints what was looked at and found, and returns the exit code; writes nothing."""
     preparation = Preparation(environ, vars_file, settings)
     with contextlib.closing(preparation), forks.before_early_end(preparation.close):
-        preparation.run(in_fork=in_fork, starts=False)
+        preparation.run(starts=False)
     print(preparation.findings.report())
     return EXIT_BAD_INPUT if preparation.findings.errors else EXIT_DONE
 
 
-def main(*, starts: bool = False, in_fork: bool = True) -> int:
+def main(*, starts: bool = False) -> int:
     """The program; returns its exit code. `starts`: the run is supervised once it is prepared."""
     parser = argparse.ArgumentParser(prog=called_as("run_script.sh"), description="Check and prepare a run.")
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
@@ -517,8 +489,8 @@ def main(*, starts: bool = False, in_fork: bool = True) -> int:
         print("note: the job was requeued: what --fresh asked for was done by an earlier start")
     os.environ.update(settings.environ)
     if args.check:
-        return check(os.environ, args.vars_file, in_fork=in_fork, settings=settings)
-    prepared = prepare_and_hold(Preparation(os.environ, args.vars_file, settings), in_fork=in_fork)
+        return check(os.environ, args.vars_file, settings)
+    prepared = prepare(Preparation(os.environ, args.vars_file, settings))
     if prepared is None:
         return EXIT_DONE
     variables, lock = prepared

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
@@ -40,6 +40,7 @@ _VIEW_SECS = 1.0
 _DEADLINE_SECS, _VIDEO_DEADLINE_SECS = 120.0, 600.0
 _END_SECS = 30.0  # From SIGTERM to SIGKILL, unless the user insists: a device is told to wait.
 _TRACKER = "tfagents_system.report.tracking"
+_ABOUT_A_VIDEO = "episode 1: ", "note: no video: "  # Lines of run.py.
 
 
 class RunStatus:
@@ -206,30 +207,12 @@ def write_results(
         log = paths.log(name)
         try:
             say(doing)
-            problem, written = _run(starter, module, arguments, cpus, environ, log, stop)
-            result = _result_of(name, paths, written) if problem is None else ""
+            code, text = _run(starter, module, arguments, cpus, environ, log, stop)
         except OSError as error:  # A full or read-only disk, no process left.
-            problem = f"{error.filename or log}: {error.strerror or error}"
-        if problem is None:
-            lines.append(f"{name + ':':<7} {result}")
-        elif name == "track":
-            lines.append(f"note: not all metrics were sent, {problem}; this does: python -m {module} {run}")
-        else:
-            lines.append(f"note: no {name}: {problem}")
+            code, text = EXIT_FAILED, f"{error.filename or log}: {error.strerror or error}"
+        result = text.removeprefix("error: ").removeprefix(f"{name}: ")
+        lines.append(f"{name + ':':<7} {result}" if code == EXIT_DONE else f"note: {doing} failed: {result}")
     return [*lines, f"policy: {paths.policies / 'greedy_policy'}"]
-
-
-def _result_of(name: str, paths: RunPaths, written: Sequence[str]) -> str:
-    """Where the result of a program is, once it has succeeded; of the tracker its last line."""
-    if name == "video":
-        for line in written:
-            if line.startswith("note: no video: "):
-                return f"none, {line.removeprefix('note: no video: ')}"
-        videos = sorted(paths.videos.glob("*.mp4"), key=lambda path: path.stat().st_mtime)
-        return str(videos[-1] if videos else paths.videos)
-    if name == "track":
-        return written[-1]
-    return str(paths.learning_curve if name == "plot" else paths.report)
 
 
 def _run(
@@ -240,17 +223,17 @@ def _run(
     environ: Mapping[str, str],
     log: Path,
     stop: StopFlag,
-) -> tuple[str | None, list[str]]:
+) -> tuple[int, str]:
     """Runs a program that may fail, take too long, or be cut short by a stop signal.
 
     Returns:
-      None when it succeeded, else why it did not, with the last line that it wrote; and its lines.
+      The exit code, and what says where its result is, or why there is none.
 
     Raises:
       OSError: It can't be started, or its log can't be read.
     """
     if stop.is_set():
-        return "stopped by a signal", []
+        return EXIT_FAILED, "stopped by a signal"
     start = log.stat().st_size if log.exists() else 0
     process = starter.start_module(module, arguments, cpus, environ, log)
     deadline_secs = _VIDEO_DEADLINE_SECS if module == "tfagents_system.run" else _DEADLINE_SECS
@@ -262,10 +245,14 @@ def _run(
         wait_until(lambda: process.poll() is not None, KILL_SECS)
     kill_session(process.pid)
     if is_late:
-        return "stopped by a signal" if stop.is_set() else f"it took more than {deadline_secs:g} s (log in {log})", []
+        words = "stopped by a signal" if stop.is_set() else f"it took more than {deadline_secs:g} s (log in {log})"
+        return EXIT_FAILED, words
+    code = EXIT_FAILED if process.returncode is None else process.returncode
     written = log.read_bytes()[start:].decode(errors="replace")
-    lines = [line.strip() for line in written.splitlines() if line.strip()] or [f"exit code {process.returncode}"]
-    return None if process.returncode == 0 else f"{lines[-1].removeprefix('error: ')} (log in {log})", lines
+    lines = [line.strip() for line in written.splitlines() if line.strip()] or [f"exit code {code}"]
+    if code != EXIT_DONE:
+        return code, f"{lines[-1]} (log in {log})"
+    return code, next((line for line in lines if line.startswith(_ABOUT_A_VIDEO)), lines[-1])
 
 
 def say(text: str) -> None:

@@ -34,8 +34,8 @@ from tfagents_system.errors import (
 from tfagents_system.launch import run_status
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.forks import MARK_VARIABLE, ForkedProcess, RoleStarter
-from tfagents_system.launch.python_path import run_python_path
 from tfagents_system.launch.run_status import RunStatus, or_why_not, say
+from tfagents_system.launch.vars_file import run_python_path
 from tfagents_system.machine import processes, watchdog
 from tfagents_system.machine.claims import Claims, claim_of, held_cpus
 from tfagents_system.machine.cpus import usable_gpus

@@ -22,7 +22,7 @@ from typing import Any, Self, TextIO
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError
 from tfagents_system.launch.cpus import Place
-from tfagents_system.launch.python_path import LAUNCHERS, ROOT, read_vars_file
+from tfagents_system.launch.vars_file import LAUNCHERS, ROOT, read_vars_file
 from tfagents_system.machine.claims import lock
 from tfagents_system.machine.cpus import FOUND_GPUS
 from tfagents_system.machine.files import write_json

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from tfagents_system.checks.findings import is_installed
 from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.launch.cpus import places_of
-from tfagents_system.launch.python_path import LAUNCHERS, refuse_login_node
 from tfagents_system.launch.run_settings import EDIT_OPTIONS, add_edit_options
+from tfagents_system.launch.vars_file import LAUNCHERS, refuse_login_node
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.settings.grid import SPACES, corners, faults_in_job, read_space
 from tfagents_system.tasks.pool import View

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import Place, places_of
-from tfagents_system.launch.python_path import ROOT, read_vars_file, refuse_login_node
 from tfagents_system.launch.run_settings import EDIT_OPTIONS, add_edit_options
+from tfagents_system.launch.vars_file import ROOT, read_vars_file, refuse_login_node
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import followed
 from tfagents_system.run_files import run_directory

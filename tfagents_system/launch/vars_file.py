@@ -1,4 +1,7 @@
-"""The environment of a run's programs: where they find their modules, and what the vars file says."""
+"""The user's vars file, read as run_script.sh does it, and where programs find their modules.
+
+Needs no package: cluster/submit.py runs in any Python 3.11.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ def folders_of_python_path(environ: Mapping[str, str]) -> list[str]:
     return [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
 
 
-def run_python_path(environ: Mapping[str, str], *last: str) -> str:
-    """PYTHONPATH of a run's programs: the repository first, then its existing entries, then `last`; each once."""
-    return os.pathsep.join(dict.fromkeys([str(ROOT), *folders_of_python_path(environ), *last]))
+def run_python_path(environ: Mapping[str, str]) -> str:
+    """PYTHONPATH of a run's programs: the repository first, then its existing entries, each once."""
+    return os.pathsep.join(dict.fromkeys([str(ROOT), *folders_of_python_path(environ)]))
 
 
 def read_vars_file(path: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -40,12 +43,6 @@ def read_vars_file(path: Path, environ: Mapping[str, str] = os.environ) -> dict[
         raise UserError(f"vars file {path} fails: see above (a file that calls exit says nothing), and correct it")
     entries = done.stdout.decode(errors="surrogateescape").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
-
-
-def run_environ(sourced: Mapping[str, str]) -> dict[str, str]:
-    """The environment as run_script.sh completes it after the vars file was sourced; without GPUs."""
-    own = {"PYTHONPATH": run_python_path(sourced, os.getcwd()), "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "-1"}
-    return {**sourced, **own}
 
 
 def refuse_login_node(vars_file: Path, remedy: str) -> None:
