@@ -40,11 +40,14 @@ def simulate(pipe: Pipe, port: int, worker_ids: range) -> None:
     """Workers without simulators; follows the pipe's orders until `stop`."""
     from tfagents_system.transport import tables
     from tfagents_system.transport.connection import Connection, Waiting
-    from tfagents_system.worker.progress import ProgressReader
+    from tfagents_system.worker.newest_policy import ProgressReader
     from tfagents_system.worker.sender import SegmentSender
 
     connections = [Connection(f"localhost:{port}", lambda: False) for _ in worker_ids]
-    progress = [ProgressReader(c, worker_id) for c, worker_id in zip(connections, worker_ids, strict=True)]
+    progress = [
+        ProgressReader(c.news(tables.news(worker_id)), c.newest(tables.PROGRESS))
+        for c, worker_id in zip(connections, worker_ids, strict=True)
+    ]
     policies = [c.newest(tables.WEIGHTS) for c in connections]
     senders = [
         SegmentSender(c, w, time.time_ns(), max_bundle_rows=_BUNDLE_ROWS)

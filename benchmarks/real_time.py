@@ -26,9 +26,9 @@ from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.envs.step_times import SEND_DELAY, percentile
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.transport.segments import Layout
-from tfagents_system.worker.activity import COLLECTING, Activity
 from tfagents_system.worker.actors import PolicyActor
 from tfagents_system.worker.background import BackgroundHeartbeat, BackgroundSender, leave_python_to_steps
+from tfagents_system.worker.episode_runner import COLLECTING, Activity
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
 

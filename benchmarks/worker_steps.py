@@ -290,8 +290,8 @@ def fresh_policy_costs(rounds: int) -> tuple[float, float, int]:
     agent = params.agent_ctor(ts.time_step_spec(specs[0]), specs[1], tf.Variable(0, dtype=tf.int64))
     variables = weights.named_variables(agent.collect_policy)
     policy = [np.array([1, 0, 1], np.int64), *weights.to_arrays(weights.read_weights(variables))]
-    connection: Any = types.SimpleNamespace(newest=lambda table: None)
-    worker = NewestPolicy(connection, make_worker_policy(agent, _SEED))
+    no_table: Any = None
+    worker = NewestPolicy(no_table, make_worker_policy(agent, _SEED))
     reads, writes, takes = [], [], []
     with tempfile.NamedTemporaryFile(suffix=".npz") as file:
         np.savez(file, *policy)
@@ -321,12 +321,12 @@ def fresh_policy_costs(rounds: int) -> tuple[float, float, int]:
 
 def look_micros(rounds: int) -> float:
     """Microseconds a step, at most, that an actor takes longer where it looks for a newer policy in each step."""
-    connection: Any = types.SimpleNamespace(newest=lambda table: None)
+    no_table: Any = None
     policy: Any = types.SimpleNamespace(
         reset=lambda lanes: None, act=lambda steps, greedy: [], assign=lambda weights: None
     )
     arrays = [np.array([1, 0, 1], np.int64), *weights.to_arrays({"bias": np.zeros(1, np.float32)})]
-    shared, worker = SharedWeights(arrays), NewestPolicy(connection, policy)
+    shared, worker = SharedWeights(arrays), NewestPolicy(no_table, policy)
     shared.write(arrays)
     worker.follow(tables.Progress(1, 0, 1, -1, memory=shared.place))
     micros: dict[str, list[float]] = {"plain": [], "looking": []}

@@ -294,7 +294,7 @@ def test_a_vector_environment_has_all_of_its_lanes_and_is_replaced_as_a_whole() 
 
 def test_lanes_have_the_id_of_their_environment() -> None:
     def ids(count: int, environments: WorkerEnvironments) -> list[int]:
-        runner = EpisodeRunner(environments, None, None, None, None)  # type: ignore[arg-type]
+        runner = EpisodeRunner(None, environments, None, None, None, None)  # type: ignore[arg-type]
         return [runner.env_id(env) for env in range(count)]
 
     assert ids(3, make(VectorParams(), worker=3)) == [3, 3, 3]

@@ -2,7 +2,7 @@
 
     SAC_EXP_DIR=RUN SLURM_PROCID=3 python -m tfagents_system.sac_collect
 
-Load parameters, connect, loop until told to stop, close. SAC_WORKER_ROLE may select another kind (worker/kinds.py).
+Load parameters, connect, loop until told to stop, close. SAC_WORKER_ROLE may select another kind (worker/worker.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESU
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.run_paths import worker_role
 from tfagents_system.transport.joining import SlotLostError
-from tfagents_system.worker.kinds import make_worker
-from tfagents_system.worker.progress import OtherRunError
+from tfagents_system.worker.newest_policy import OtherRunError
+from tfagents_system.worker.worker import make_worker
 from tfagents_system.workers import MAX_FAULTS_IN_A_ROW, TooLargeError
 
 

@@ -20,7 +20,7 @@ from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.worker.episode_logs import EpisodeLogs
+from tfagents_system.worker.rollout import EpisodeLogs
 
 MODES = list(AutoresetMode)
 NEXT_STEP = AutoresetMode.NEXT_STEP

@@ -113,9 +113,9 @@ class NumberedEnv:
 def watch_the_sender(folder: str) -> None:
     """Has this process's worker write down what it sends and what it is told. Does nothing in other roles."""
     if os.environ.get("SLURM_PROCID"):
-        from tfagents_system.worker import links
+        from tfagents_system.worker import worker
 
-        setattr(links, "SegmentSender", _witnessed(links.SegmentSender, Path(folder)))  # noqa: B010
+        setattr(worker, "SegmentSender", _witnessed(worker.SegmentSender, Path(folder)))  # noqa: B010
 
 
 def take_way_round(ways: Mapping[str, int]) -> None:

@@ -70,14 +70,16 @@ def test_who_works_or_waits_is_left_alone(tmp_path, doing):
     assert report == []
 
 
-def test_who_steps_a_device_does_not_wait_for_the_disk(tmp_path):
-    """Arming again writes nothing; another thread does."""
-    dog = watchdog.Watchdog(tmp_path / "x.hang", 100.0)
-    dog.arm("step 1")
-    dog.rearm("step 2")
+def test_what_is_being_done_is_written_where_it_changes(tmp_path):
+    """Arming again for the same waits for no disk."""
+    path = tmp_path / "x.hang"
+    dog = watchdog.Watchdog(path, 100.0)
     try:
-        assert (tmp_path / "x.hang").read_text().startswith("step 1 has not returned for 100 s")
-        dog.write()
-        assert (tmp_path / "x.hang").read_text().startswith("step 2 has not returned for 100 s")
+        for step in (1, 2):
+            dog.arm(f"step {step}")
+            assert path.read_text().startswith(f"step {step} has not returned for 100 s")
+        path.write_text("")
+        dog.arm("step 2")
+        assert path.read_text() == ""
     finally:
         dog.cancel()

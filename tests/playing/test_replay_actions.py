@@ -17,7 +17,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.run_files.episodes import RecordedEpisode, load_episode
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.worker.actors import RandomActor
-from tfagents_system.worker.recording import Begun, EpisodeRecorder
+from tfagents_system.worker.recording import EpisodeRecorder
 from tfagents_system.worker.rollout import Rollout
 
 PARAMS = """
@@ -66,9 +66,8 @@ def make(tmp_path: Path) -> Callable[..., tuple[Path, RecordedEpisode]]:
         env.set_state({"mass": 3.0})
         actor = RandomActor(env.action_spec(), np.random.default_rng(0))
         seen: list[RecordedEpisode] = []
-        begun = Begun(seed, {"mass": 3.0})
-        recorder = EpisodeRecorder(2, lambda env: 5, [seen.append], lambda: begun, lambda: (12, 3))
-        recorder.actor = actor
+        recorder = EpisodeRecorder(2, lambda env: 5, [seen.append], lambda: 12)
+        recorder.actor, recorder.iteration, recorder.seed, recorder.curriculum = actor, 3, seed, {"mass": 3.0}
         rollout = Rollout([env], actor, on_start=lambda _: seed_episode(env, seed or 0), new_record=recorder.begin)
         rollout.episodes(1)
         path = tmp_path / "episodes" / "one.npz"

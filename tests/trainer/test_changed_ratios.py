@@ -12,7 +12,7 @@ from tfagents_system.replay.sampling import DrawSettings
 from tfagents_system.trainer.iteration_plan import IterationPlan
 from tfagents_system.trainer.state import TrainerState
 from tfagents_system.transport.tables import Block, Progress, Request
-from tfagents_system.worker.progress import BackPressure
+from tfagents_system.worker.newest_policy import BackPressure
 
 DISCOUNT = Schedule.of({"points": [[0, 0.0], [100_000, 1.0]], "by": "train_steps"})
 

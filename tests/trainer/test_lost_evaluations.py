@@ -66,7 +66,8 @@ def evaluator_over(connection: Any, **params: Any) -> Evaluator:
     """With nothing to run episodes in: what it tells is what counts here."""
     settings: Any = types.SimpleNamespace(eval_observers_ctor=list, num_iter=10, **params)
     nothing: Any = None
-    return Evaluator(settings, 0, range(1), connection, nothing, nothing, nothing)
+    sender: Any = types.SimpleNamespace(call=lambda function: function())
+    return Evaluator(settings, 0, range(1), connection, sender, connection.newest(EVAL_WEIGHTS), nothing, nothing)
 
 
 class Connection:
@@ -95,8 +96,11 @@ def worker_with(evaluator: Evaluator, **attributes: Any) -> Any:
     """A worker's loop without the process, its server and its environments."""
     worker: Any = Worker.__new__(Worker)
     worker._evaluator = evaluator
+    worker._role = types.SimpleNamespace(joined=None)
     worker._progress = types.SimpleNamespace(get=lambda wait_secs=0.0: None, newest="progress")
-    worker._end = types.SimpleNamespace(check=lambda: None)
+    worker._runner = types.SimpleNamespace(rest=lambda: None)
+    worker._activity = types.SimpleNamespace(spend=contextlib.nullcontext, beat=lambda *_, **__: None)
+    worker._collector = types.SimpleNamespace(confirm=lambda: None)
     vars(worker).update(attributes)
     return worker
 
@@ -110,7 +114,7 @@ def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):
     worker._wait_for_news()
     assert connection.told == [], "nothing was evaluated yet"
     report = Report("eval", 7, 0, 4, 40, 4, [], {})
-    evaluator._tell(report)
+    evaluator.tell(report)
     for secs, times in ((0.2, 1), (4.0, 1), (1.0, 2), (0.2, 2), (5.0, 3)):
         now[0] += secs
         worker._wait_for_news()
@@ -124,33 +128,21 @@ def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):
     assert evaluations.pop_ready() == [], "it counts once"
 
 
-def test_a_worker_that_never_waits_tells_again_between_iterations_but_rarely(monkeypatch):
+def test_a_worker_that_never_waits_tells_again_between_iterations(monkeypatch):
     now, told = [1000.0], []
     monkeypatch.setattr(evaluator_module.time, "monotonic", lambda: now[0])
     connection = Connection()
     monkeypatch.setattr(connection, "try_put", lambda table, arrays, timeout: told.append(now[0]))
     evaluator = evaluator_over(connection)
-    worker = worker_with(
-        evaluator,
-        _next_iteration=lambda: 0,
-        _wait_for_policy=lambda iteration: None,
-        _runner=types.SimpleNamespace(set_due=lambda iteration: None),
-        _collect=lambda iteration: None,
-        _collector=types.SimpleNamespace(follow=lambda iteration, actor: None),
-        _exploring=lambda: None,
-        _params=types.SimpleNamespace(asynchronous=True, num_iter=10),
-    )
+    nothing = {name: lambda iteration: None for name in ("_wait_for_policy", "_collect")}
+    params = types.SimpleNamespace(asynchronous=True, num_iter=10)
+    worker = worker_with(evaluator, _params=params, _next_iteration=lambda: 0, **nothing)
     worker._go_on()
-    evaluator._tell(Report("eval", 7, 0, 4, 40, 4, [Episode(1.0, 10)], {}))
-    for _ in range(2000):
+    evaluator.tell(Report("eval", 7, 0, 4, 40, 4, [Episode(1.0, 10)], {}))
+    for _ in range(120):
         now[0] += 0.1
         worker._go_on()
-    assert [round(moment) for moment in told] == [1060, 1120, 1180]
-    worker._params.asynchronous = False
-    for _ in range(2000):
-        now[0] += 0.1
-        worker._go_on()
-    assert len(told) == 3, "in lock-step it waits, and tells again then"
+    assert [round(moment) for moment in told] == [1005, 1010]
 
 
 @pytest.mark.parametrize(
@@ -170,17 +162,17 @@ def test_random_numbers_of_an_evaluation_follow_the_curriculums_values():
     told: list[str] = []
     evaluator = evaluator_over(Connection())
     rollout = types.SimpleNamespace(episodes=lambda count: told.append("episodes"))
+    evaluator._policy = types.SimpleNamespace(policy=MagicMock())
     evaluator._runner = types.SimpleNamespace(
+        activity=types.SimpleNamespace(beat=lambda state, iteration: None, spend=contextlib.nullcontext),
+        environments=types.SimpleNamespace(eval_lanes=1, memory=types.SimpleNamespace(check=lambda: None)),
         set_evaluated=lambda iteration: told.append("set_state"),
         repeat=lambda stream, iteration: told.append("seeds"),
         rollout=lambda actor, **more: rollout,
         stepping=lambda is_eval: contextlib.nullcontext(),
-        check_own_memory=lambda: None,
     )
-    evaluator._activity = types.SimpleNamespace(beat=lambda state, iteration: None)
-    evaluator._policy = types.SimpleNamespace(policy=MagicMock())
-    evaluator._evaluate(7, 4, 40)
+    evaluator.play(4, 40, [0], lambda episode: None, repeats=True)
     assert told == ["set_state", "seeds", "episodes"]
     told.clear()
-    evaluator.play(4, [0], lambda episode: None)
+    evaluator.play(4, 40, [0], lambda episode: None)
     assert told == ["set_state", "episodes"], "who only plays has its own random numbers"

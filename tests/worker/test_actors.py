@@ -1,4 +1,4 @@
-"""`greedy_episode_share`: exactly that share of episodes is without exploration, chosen by seed and number."""
+"""Which episodes are greedy or held out: exactly that share of them, chosen by seed and number."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import FakeParams, agent_of
 from tfagents_system.policies.worker_policy import LaneSteps, WorkerPolicy, make_worker_policy
-from tfagents_system.worker.actors import GreedyEpisodes, PolicyActor, RandomActor
-from tfagents_system.worker.held_out import EpisodeShare
+from tfagents_system.worker.actors import EpisodeShare, GreedyEpisodes, PolicyActor, RandomActor
 
 OBSERVATION = tf.TensorSpec((2,), tf.float32)
 ACTIONS = {
@@ -28,14 +27,23 @@ def policy_of(algorithm: str, num_lanes: int = 1) -> WorkerPolicy:
     return make_worker_policy(agent, seed=0, num_lanes=num_lanes)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.7, 1.0])
-def test_the_share_is_exact_and_follows_from_the_seed(share: float) -> None:
-    chosen = [EpisodeShare(share, 3).has(number) for number in range(200)]
-    assert sum(chosen) == pytest.approx(200 * share, abs=1)
-    assert chosen == [EpisodeShare(share, 3).has(number) for number in range(200)], "whoever asks, and when"
-    if share < 1:
-        assert chosen != [EpisodeShare(share, 4).has(number) for number in range(200)]
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("share", [0.07, 0.1, 0.25, 0.5, 0.7])
+def test_the_share_is_exact_and_follows_from_seed_and_number(share: float, first: int) -> None:
+    chosen = [EpisodeShare(share, 3, first).has(number) for number in range(1000)]
+    assert sum(chosen) == pytest.approx(1000 * share, abs=1e-6)
+    assert not (first and chosen[0]), "there is an episode to train on"
+    assert max(sum(chosen[start : start + 100]) for start in range(900)) <= 100 * share + 2
+    assert chosen[::-1] == [EpisodeShare(share, 3, first).has(number) for number in range(999, -1, -1)], "in any order"
+    assert chosen != [EpisodeShare(share, 4, first).has(number) for number in range(1000)]
+
+
+def test_no_place_among_several_environments_is_preferred() -> None:
+    share = EpisodeShare(0.25, 7)
+    places = [number % 4 for number in range(8000) if share.has(number)]
+    assert len(places) == 2000 and all(400 < places.count(place) < 600 for place in range(4))
     assert not any(EpisodeShare(0.0, 3).has(number) for number in range(50))
+    assert all(EpisodeShare(1.0, 3).has(number) for number in range(50))
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "dqn"])

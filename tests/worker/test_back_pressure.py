@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tfagents_system.transport.tables import Progress
-from tfagents_system.worker.progress import BackPressure
+from tfagents_system.worker.newest_policy import BackPressure
 
 
 def params(least: float | None, asynchronous: bool = True) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.transport.segments import Layout
-from tfagents_system.worker.held_out import HeldOutEpisodes
+from tfagents_system.worker.actors import EpisodeShare
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
 
@@ -83,11 +84,11 @@ class Collected:
     def __init__(self, kind, env, cuts="plain", held_out=0.0, max_steps=5, **kwargs):
         envs = env if isinstance(env, list) else [env]
         layout = layout_of(envs[0], cuts)
-        self.held = HeldOutEpisodes(held_out, 3)
+        held, numbers = EpisodeShare(held_out, 3, first=1), itertools.count()
         self.segments, self.episodes, self.stepped = [], [], 0
 
         def new_builder():
-            return SegmentBuilder(layout, max_steps, self.segments.append, self.held.is_next(), **CUTS[cuts])
+            return SegmentBuilder(layout, max_steps, self.segments.append, held.has(next(numbers)), **CUTS[cuts])
 
         def on_step(count):
             self.stepped += count

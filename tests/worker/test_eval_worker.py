@@ -5,7 +5,7 @@ import types
 import pytest
 
 from tfagents_system.machine.claims import SlotCounts
-from tfagents_system.worker.kinds import EvalWorker
+from tfagents_system.worker.worker import EvalWorker
 
 SLOTS = SlotCounts(local=2, planned=2, most=8, evaluators=3)  # 2, 3 and 4; those behind them have joined.
 

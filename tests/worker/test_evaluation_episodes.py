@@ -20,8 +20,7 @@ from tfagents_system.examples.racing import params as racing
 from tfagents_system.role import Role
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.episode_reports import Episode, Report, eval_episodes, summarize
-from tfagents_system.worker.activity import Activity
-from tfagents_system.worker.episode_runner import EpisodeRunner, RepeatableSeeds
+from tfagents_system.worker.episode_runner import Activity, EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.workers import MemoryLimit, WorkerEnvironments
 
@@ -95,30 +94,29 @@ def evaluator_of(
 ) -> Evaluator:
     """What one of so many workers evaluates with, without its process and its server."""
     numbers = eval_episodes(num_episodes, range(workers), worker)
-    role: Any = types.SimpleNamespace(params=params, deterministic=deterministic, seed=0)
+    never: Any = types.SimpleNamespace(is_set=lambda: False)
+    role: Any = types.SimpleNamespace(params=params, deterministic=deterministic, seed=0, worker_id=worker, stop=never)
     role.derived_seed = functools.partial(Role.derived_seed, role)
     curriculum = Curriculum.from_config(params.env_config)
     environments = WorkerEnvironments(params, worker, envs, min(envs, len(numbers)), role.derived_seed, curriculum)
     silent: Any = types.SimpleNamespace(beat=lambda *args, **kwargs: None)
     activity = Activity(silent, worker, lambda state: {})
     guard: Any = types.SimpleNamespace(
-        stepping=lambda envs: None, stopped_stepping=lambda: None, building=lambda what: contextlib.nullcontext()
+        stepping=lambda envs: None, stopped_stepping=lambda: None, busy=lambda what: contextlib.nullcontext()
     )
     policy: Any = types.SimpleNamespace(
         policy=types.SimpleNamespace(reseed=lambda seed: None, with_lanes=lambda count: None)
     )
-    seeds = RepeatableSeeds(role, worker, np.random.default_rng(0), policy)
-    never: Any = types.SimpleNamespace(is_set=lambda: False)
-    connection: Any = types.SimpleNamespace(newest=lambda table: None)
-    runner = EpisodeRunner(environments, guard, activity, seeds, never)
-    return Evaluator(params, worker, numbers, connection, runner, policy, activity)
+    runner = EpisodeRunner(role, environments, guard, activity, np.random.default_rng(0), policy)
+    nothing: Any = None
+    return Evaluator(params, worker, numbers, nothing, nothing, nothing, runner, policy)
 
 
 def evaluate(evaluators: Sequence[Evaluator], version: int) -> list[Episode]:
     """All workers' shares of an evaluation."""
     ended: list[Episode] = []
     for evaluator in evaluators:
-        evaluator.play(version, evaluator._episodes, ended.append, repeats=True)
+        evaluator.play(version, 0, evaluator._episodes, ended.append, repeats=True)
     return ended
 
 
@@ -165,5 +163,5 @@ def test_a_worker_that_has_grown_too_large_ends_after_its_share(monkeypatch: pyt
     evaluator, ended = evaluator_of(ToldParams(), 0, 1, 3), list[Episode]()
     monkeypatch.setattr(MemoryLimit, "check", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        evaluator.play(0, range(3), ended.append)
+        evaluator.play(0, 0, range(3), ended.append)
     assert len(ended) == 3

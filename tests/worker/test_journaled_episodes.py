@@ -22,10 +22,9 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS
 from tfagents_system.transport.run_layout import run_layout
-from tfagents_system.worker.activity import Activity
 from tfagents_system.worker.actors import PolicyActor
-from tfagents_system.worker.collector import Collector
-from tfagents_system.worker.episode_runner import EpisodeRunner, RepeatableSeeds
+from tfagents_system.worker.collector import Collector, JournaledCollector
+from tfagents_system.worker.episode_runner import Activity, EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.workers import WorkerEnvironments
 
@@ -125,9 +124,9 @@ def make_params(name):
 class Guard:
     """Of a worker that never hangs."""
 
-    stepping = still_stepping = staticmethod(lambda envs: None)
+    stepping = staticmethod(lambda envs: None)
     stopped_stepping = staticmethod(lambda: None)
-    building = staticmethod(lambda what: contextlib.nullcontext())
+    busy = staticmethod(lambda what: contextlib.nullcontext())
 
 
 class Start:
@@ -150,7 +149,9 @@ class Start:
             params=params,
             deterministic=True,
             num_workers=2,
+            worker_id=1,
             seed=5,
+            stop=types.SimpleNamespace(is_set=lambda: False),
             paths=RunPaths(folder),
         )
         role.derived_seed = functools.partial(Role.derived_seed, role)
@@ -165,20 +166,16 @@ class Start:
         )
         heartbeat = types.SimpleNamespace(beat=lambda *args, **kwargs: None)
         self.activity = Activity(heartbeat, 1, lambda state: {})
-        seeds = RepeatableSeeds(role, 1, np.random.default_rng(number), self.newest)
-        stop = types.SimpleNamespace(is_set=lambda: False)
-        self.runner = EpisodeRunner(self.environments, Guard, self.activity, seeds, stop)
+        rng = np.random.default_rng(number)
+        self.runner = EpisodeRunner(role, self.environments, Guard, self.activity, rng, self.newest)
         self.sent = []
         sender = types.SimpleNamespace(send=self.sent.append, confirm=lambda: None)
-        self.collector = Collector(role, 1, number, number, self.runner, sender, layout, self.activity, self.newest)
+        self.collector = JournaledCollector(role, number, number, self.runner, sender, layout, self.newest)
 
     def collect(self, iteration):
         """What an iteration brings: its segments and the episodes that ended in it. Evaluations are in between."""
         self.newest.policy.assign(as_after_training(self.agent, iteration))
         actor = NewestPolicy.actor(self.newest, None, self.collector.greedy)
-        self.collector.follow(iteration, actor)
-        assert not self.sent, "what is repeated is not sent again"
-        self.runner.set_due(iteration)
         count = STEPS + iteration % 2
         episodes = self.collector.collect_steps(iteration, count, actor)
         sent, self.sent[:] = list(self.sent), []
@@ -250,9 +247,17 @@ def test_an_environment_that_is_not_repeatable_is_told_and_others_begin(tmp_path
         first.collect(iteration)
     assert RunPaths(tmp_path).journal("worker_1").stat().st_size > 0
     again.collect(5)  # Asserts that all steps are there.
-    assert again.environments.faults == 1
-    assert "environment 0 failed in repeating episode" in again.environments.last_fault
-    assert "SAC_DETERMINISTIC=0" in again.environments.last_fault
+    assert "the environment has not returned what it returned before" in caplog.text
+    assert "SAC_DETERMINISTIC=0" in caplog.text
+
+
+def test_in_a_deterministic_run_any_start_gives_an_episode_the_same_number():
+    """There numbers may begin anew with each iteration."""
+    collector, seen = Collector.__new__(Collector), set()
+    collector._is_deterministic = True
+    for collector._iteration in (-1, 0, 1, 2**31 - 2):
+        seen |= {collector._episode_id(number) for number in (0, 1, 10**6)}
+    assert len(seen) == 4 * 3 and min(seen) >= 0 and max(seen) < 2**63
 
 
 def test_without_its_journal_a_worker_says_so_and_begins_other_episodes(tmp_path, whole, caplog):
@@ -260,4 +265,4 @@ def test_without_its_journal_a_worker_says_so_and_begins_other_episodes(tmp_path
     start = Start("plain", tmp_path, 1)
     segments, _ = start.collect(9)
     assert "has nothing of iteration 8" in caplog.text and segments != expected[9][0]
-    assert start.collector._held_out.number > 9 * STEPS, "none of those that came before"
+    assert start.collector.number > 9 * STEPS, "none of those that came before"

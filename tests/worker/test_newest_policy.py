@@ -18,8 +18,7 @@ from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.worker import newest_policy as module
 from tfagents_system.worker import worker as worker_module
-from tfagents_system.worker.newest_policy import NewestPolicy
-from tfagents_system.worker.progress import BackPressure
+from tfagents_system.worker.newest_policy import BackPressure, NewestPolicy
 from tfagents_system.worker.worker import Worker
 
 
@@ -51,13 +50,8 @@ class Run:
         self.told: tables.Progress | None = None
         self.memory: SharedWeights | None = None
         self.policy = Policy()
-        connection: Any = self
         policy: Any = self.policy
-        self.worker = NewestPolicy(connection, policy, self._progress)
-
-    def newest(self, table: str) -> Run:
-        assert table == tables.WEIGHTS
-        return self
+        self.worker = NewestPolicy(self, policy, self._progress)
 
     def get(self) -> list[np.ndarray] | None:
         self.asked += 1
@@ -188,10 +182,9 @@ def test_a_trainer_that_goes_back_shares_earlier_weights_in_the_same_memory(run:
 def test_an_evaluation_acts_with_its_own_weights_and_gives_the_newest_back(run: Run) -> None:
     run.worker.follow(run.publish(7, 1, 10))
     evaluated = {"kernel": np.full((3, 4), 4.0, np.float32), "bias": np.full(4, 4.0, np.float32)}
-    run.worker.assign(evaluated)
-    run.publish(7, 1, 15, tell=False)
-    assert run.policy.assigned[-1] == 4.0
-    run.worker.take_back()
+    with run.worker.acting_with(evaluated):
+        run.publish(7, 1, 15, tell=False)
+        assert run.policy.assigned[-1] == 4.0
     assert run.policy.assigned[-1] == 10.0
     run.worker.refresh()
     assert run.policy.assigned[-1] == 15.0
@@ -213,7 +206,7 @@ def waiting_worker(run: Run, is_over: list[bool], get: Callable[..., tables.Prog
     """A worker in lock-step of which only the wait for a policy works; `get` is its progress."""
     worker: Any = Worker.__new__(Worker)
     worker._role = SimpleNamespace(deterministic=False)
-    worker._end = SimpleNamespace(is_stopped=lambda: is_over[0])
+    worker._is_stopped = lambda: is_over[0]
     worker._params = SimpleNamespace(asynchronous=False, max_policy_lag=1)
     worker._connection = SimpleNamespace(address="localhost:1")
     worker._policy = run.worker

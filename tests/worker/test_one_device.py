@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -16,24 +15,19 @@ import pytest
 from tests.support.acting import LaneActor
 from tests.support.devices_for_tests import DummyDevice
 from tests.support.fakes import FakeParams
-from tests.support.waiting import until
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.curriculum import Curriculum, Place
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.role import Role
-from tfagents_system.run_files.episodes import RecordedEpisode
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.transport.episode_reports import TRAIN, Episode, KeptEpisode, Report
 from tfagents_system.transport.segments import Layout
-from tfagents_system.worker.activity import Activity
-from tfagents_system.worker.background import Chore
 from tfagents_system.worker.collector import Collector
-from tfagents_system.worker.environment_guard import EnvironmentGuard
-from tfagents_system.worker.episode_runner import EpisodeRunner, RepeatableSeeds
+from tfagents_system.worker.episode_runner import Activity, EnvironmentGuard, EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.sender import RefusedError
 from tfagents_system.worker.worker import Worker
@@ -197,39 +191,39 @@ class Work:
     def __init__(self, folder: Path) -> None:
         self.params = params = Params()
         self.environments = build(params)
-        role: Any = types.SimpleNamespace(params=params, deterministic=False, num_workers=1, seed=0, name="worker_0")
+        never = types.SimpleNamespace(is_set=lambda: False)
+        role: Any = types.SimpleNamespace(
+            params=params, deterministic=False, num_workers=1, seed=0, name="worker_0", worker_id=0, stop=never
+        )
         role.paths, role.derived_seed = RunPaths(folder), functools.partial(Role.derived_seed, role)
         silent: Any = types.SimpleNamespace(beat=lambda *args, **kwargs: None)
         activity = Activity(silent, 0, lambda state: {})
         guard: Any = types.SimpleNamespace(
-            stepping=lambda envs: None, stopped_stepping=lambda: None, building=lambda what: contextlib.nullcontext()
+            stepping=lambda envs: None, stopped_stepping=lambda: None, busy=lambda what: contextlib.nullcontext()
         )
         policy: Any = types.SimpleNamespace(policy=types.SimpleNamespace(with_lanes=lambda count: None), train_step=0)
-        seeds = RepeatableSeeds(role, 0, np.random.default_rng(0), policy)
-        never: Any = types.SimpleNamespace(is_set=lambda: False)
-        self.runner = EpisodeRunner(self.environments, guard, activity, seeds, never)
+        rng = np.random.default_rng(0)
+        self.runner = EpisodeRunner(role, self.environments, guard, activity, rng, policy)
         self.sent: list[Any] = []
         sender: Any = types.SimpleNamespace(send=self.sent.append, confirm=lambda: None)
         env = self.environments.collect[0]
         layout = Layout.from_specs(env.observation_spec(), env.action_spec())
-        self.collector = Collector(role, 0, 0, 1, self.runner, sender, layout, activity, policy)
-        connection: Any = types.SimpleNamespace(newest=lambda table: None)
-        self.evaluator = Evaluator(
-            params, 0, range(1), connection, self.runner, policy, activity, on_play=self.collector.give_up_episodes
-        )
+        self.collector = Collector(role, 0, 1, self.runner, sender, layout, policy)
+        nothing: Any = None
+        give_up = self.collector.give_up_episodes
+        self.evaluator = Evaluator(params, 0, range(1), nothing, nothing, nothing, self.runner, policy, give_up)
 
 
 def test_an_evaluation_drops_the_episode_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(tmp_path)
     monkeypatch.setattr("tfagents_system.worker.evaluator.PolicyActor", lambda policy, greedy: Actor(0.5))
-    work.runner.set_due(0)
     device, sent = work.params.devices[0], work.sent
     work.collector.collect_steps(0, 4, Actor(0.1))
     work.collector.collect_steps(1, 1, Actor(0.1))
     assert [segment.starts_episode for segment in sent] == [True, False]
     before = len(device.calls("reset"))
     episodes: list[Any] = []
-    work.evaluator.play(0, [3, 5], episodes.append)
+    work.evaluator.play(0, 0, [3, 5], episodes.append)
     assert [episode.length for episode in episodes] == [6, 6] and len(device.calls("reset")) == before + 2
     assert [options for what, _, options in device.log if what == "reset"][before:] == [
         {"evaluation": True, "episode": 3},
@@ -243,35 +237,8 @@ def test_an_evaluation_drops_the_episode_under_way(tmp_path: Path, monkeypatch: 
     assert len(work.params.devices) == 1
 
 
-def test_files_of_kept_episodes_are_made_while_the_watchdog_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Params, "keep_best_episodes", 1)
-    work = Work(tmp_path)
-    did, guard, step = list[str](), work.runner._guard, Device.send_control
-    monkeypatch.setattr(guard, "stepping", lambda envs: did.append("armed"))
-    monkeypatch.setattr(guard, "stopped_stepping", lambda: did.append("disarmed"))
-
-    def make_file(episode: RecordedEpisode) -> bytes:
-        did.append("file")
-        return b""
-
-    def send(*args: Any) -> None:
-        did.append("step")
-        step(*args)
-
-    monkeypatch.setattr(RecordedEpisode, "to_bytes", make_file)
-    monkeypatch.setattr(Device, "send_control", send)
-    work.runner.set_due(0)
-    work.collector.collect_episodes(0, 2, Actor(0.1))
-    assert [each for each in did if each != "step"][-5:] == ["armed", "disarmed", "file", "armed", "disarmed"]
-    assert did.count("file") == 1 and did.index("step") < did.index("file"), "the second one is no better"
-    assert len(work.collector.take_best()) == 1
-
-
 def test_a_device_waits_once_while_nobody_steps_it(tmp_path: Path) -> None:
     work = Work(tmp_path)
-    work.runner.set_due(0)
     device, env = work.params.devices[0], work.environments.collect[0].user_env
     work.collector.collect_steps(0, 4, Actor(0.1))
     device.log.clear()
@@ -283,26 +250,6 @@ def test_a_device_waits_once_while_nobody_steps_it(tmp_path: Path) -> None:
     work.runner.rest()
     assert len(device.calls("wait")) == 2 and env.late_steps == 0
     assert sum(segment.num_steps for segment in work.sent) == 5 and device.calls("reset") == [], "it went on"
-
-
-def test_a_wait_that_fails_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work, now = Work(tmp_path), VirtualClock(100.0)
-    monkeypatch.setattr("tfagents_system.worker.episode_runner.time.monotonic", now.now)
-    working, waits = Device.wait, list[float]()
-
-    def fails(self: Device) -> None:
-        waits.append(now.now())
-        raise ValueError("no line to the device")
-
-    monkeypatch.setattr(Device, "wait", fails)
-    work.runner.rest()
-    work.runner.rest()
-    monkeypatch.setattr(Device, "wait", working)
-    device = work.params.devices[0]
-    for _ in range(8):
-        now.advance(1.0)
-        work.runner.rest()
-    assert waits == [100.0] and len(device.calls("wait")) == 1, "not at once, and then once"
 
 
 def bare_worker(did: list[str], **parts: Any) -> Any:
@@ -317,11 +264,11 @@ def bare_worker(did: list[str], **parts: Any) -> Any:
         deterministic=False, joined=None, stop=types.SimpleNamespace(is_set=lambda: False)
     )
     worker._runner = types.SimpleNamespace(rest=note("rest"))
-    worker._guard = types.SimpleNamespace(stopped_stepping=lambda: None, closing=contextlib.nullcontext)
-    worker._links = types.SimpleNamespace(sender=types.SimpleNamespace(flush=note("flush")))
+    worker._guard = types.SimpleNamespace(stopped_stepping=lambda: None, busy=contextlib.nullcontext)
+    worker._sender = types.SimpleNamespace(flush=note("flush"))
     worker._activity = types.SimpleNamespace(beat=note("beat"), steps=0, spend=contextlib.nullcontext)
     worker._environments = types.SimpleNamespace(close=note("close"))
-    worker._end = types.SimpleNamespace(is_stopped=lambda: False)
+    worker._is_stopped = lambda: False
     vars(worker).update(parts)
     return worker
 
@@ -339,7 +286,7 @@ def test_a_worker_that_ends_lets_the_device_wait_before_anything_else() -> None:
 def test_environments_are_closed_also_where_experience_can_not_be_stored(error: Exception, is_told: bool) -> None:
     did: list[str] = []
     sender = types.SimpleNamespace(flush=MagicMock(side_effect=error), unconfirmed_segments=3)
-    worker = bare_worker(did, _links=types.SimpleNamespace(sender=sender))
+    worker = bare_worker(did, _sender=sender)
     outcome: Any = pytest.raises(type(error)) if is_told else contextlib.nullcontext()
     with outcome:
         worker.close()
@@ -372,76 +319,27 @@ def test_the_device_waits_before_its_worker_does_and_only_then(waits: bool) -> N
 
 def test_idle_workers_let_their_devices_wait() -> None:
     did: list[str] = []
-    worker = bare_worker(did, _wait_for_news=lambda: did.append("wait for news"), _evaluate_if_due=lambda: None)
+    worker = bare_worker(did, _hear=lambda wait_secs: did.append("wait for news"))
     worker._collector = types.SimpleNamespace(confirm=lambda: None)
-    worker._idle()
-    worker._wait_for_the_end()
-    assert did == ["rest", "beat", "wait for news"] * 2
+    worker._evaluator = types.SimpleNamespace(tell_again=lambda: None)
+    worker._wait_for_news()
+    assert did == ["rest", "beat", "wait for news"]
 
 
-def test_what_may_wait_for_the_disk_is_left_to_a_thread() -> None:
-    did: list[str] = []
-    later: list[Any] = []
-    worker = bare_worker(did)
-    worker._environments = types.SimpleNamespace(
-        collect=[],
-        evaluation=[],
-        faults=0,
-        eval_faults=0,
-        last_fault="",
-        memory=types.SimpleNamespace(look=lambda: did.append("memory")),
-    )
-    worker._guard = types.SimpleNamespace(
-        still_stepping=lambda envs: did.append("rearm"), write=lambda: did.append("write")
-    )
-    worker._links = types.SimpleNamespace(look=later.append)
-    worker._policy = types.SimpleNamespace(policy=types.SimpleNamespace(inference="numpy"))
-    worker._curriculum = types.SimpleNamespace(values={})
-    worker._look_around("collecting")
-    assert did == ["rearm"]
-    later[0]()
-    assert did == ["rearm", "write", "memory"]
-
-
-def test_a_step_after_an_iteration_waits_for_no_disk(tmp_path: Path) -> None:
-    later = list[Any]()
+def test_while_a_device_is_stepped_nothing_is_written(tmp_path: Path) -> None:
     guard = EnvironmentGuard(tmp_path / "hang", 3, 300.0)
     envs: Any = [types.SimpleNamespace(position="environment 0 (step 7)")]
     try:
         guard.stepping(envs)
-        text = "worker 3: environment 0 (step 7) has not returned for 300 s"
-        assert (tmp_path / "hang").read_text().startswith(text), "at once, where nothing else is said"
-        guard.call = later.append
-        envs[0].position = "environment 0 (step 8)"
+        assert (tmp_path / "hang").read_text().startswith("worker 3: environment 0 (step 7) has not returned for 300 s")
+        guard.is_real_time = True
         guard.stepping(envs)
-        assert (tmp_path / "hang").read_text().startswith(text)
-        later[0]()
-        assert (tmp_path / "hang").read_text().startswith(text.replace("7", "8"))
-    finally:
+        assert (tmp_path / "hang").read_text().startswith("worker 3: its environment has not returned for 300 s")
+        (tmp_path / "hang").write_text("")
         guard.stopped_stepping()
-
-
-def test_a_hang_in_an_episode_that_has_begun_is_told_as_such_while_the_disk_is_slow(tmp_path: Path) -> None:
-    began, may_end = threading.Event(), threading.Event()
-    look = Chore("look")
-    guard = EnvironmentGuard(tmp_path / "hang", 3, 300.0)
-    guard.call = look.begin
-    envs: Any = [types.SimpleNamespace(position="environment 0 (step 7)")]
-
-    def look_slowly() -> None:
-        guard.write()
-        began.set()
-        assert may_end.wait(20.0)
-
-    try:
-        look.begin(look_slowly)
-        assert began.wait(20.0)
-        with guard.building("set_state() of environment 0"):
-            assert "set_state()" in (tmp_path / "hang").read_text()
         guard.stepping(envs)
-        may_end.set()
-        text = "worker 3: environment 0 (step 7) has not returned for 300 s"
-        until(lambda: (tmp_path / "hang").read_text().startswith(text), 20.0, "the line")
+        guard.still_stepping(envs)
+        assert (tmp_path / "hang").read_text() == ""
     finally:
         guard.stopped_stepping()
 
@@ -449,8 +347,8 @@ def test_a_hang_in_an_episode_that_has_begun_is_told_as_such_while_the_disk_is_s
 def test_reports_are_made_where_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of kept episodes are large."""
     later, put = list[Any](), list[Any]()
-    worker = bare_worker([], _links=types.SimpleNamespace(call=later.append))
     connection = types.SimpleNamespace(put=lambda table, arrays: put.append((table, arrays)))
+    worker = bare_worker([], _sender=types.SimpleNamespace(call=later.append), _connection=connection)
     kept = [KeptEpisode(1.0, 7, number, bytes(number)) for number in range(2)]
     report = Report(TRAIN, 0, 0, 3, 7, 2, [Episode(1.0, 5)], kept=kept)
     with monkeypatch.context() as patch:
@@ -458,6 +356,6 @@ def test_reports_are_made_where_they_are_sent(monkeypatch: pytest.MonkeyPatch) -
         worker._report_collected(report)
     assert len(later) == 3 and put == []
     for make in later:
-        make(connection)
+        make()
     assert [table for table, _ in put] == [tables.REPORTS] * 3
     assert [Report.from_wire(arrays) for _, arrays in put] == report.parts()

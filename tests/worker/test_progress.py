@@ -1,45 +1,38 @@
 """A worker that waits hears of the trainer at once, and asks the server rarely."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from tfagents_system.transport import tables
-from tfagents_system.worker import progress
-from tfagents_system.worker.progress import ProgressReader
+from tfagents_system.worker import newest_policy
+from tfagents_system.worker.newest_policy import ProgressReader
 
 
 class Connection:
-    """Two tables; reads of the newest one are counted."""
+    """News and the newest item, whose reads are counted."""
 
     def __init__(self):
         self.news_items, self.newest_item, self.looks = [], None, 0
 
-    def news(self, table):
-        assert table == tables.news(3)
-        return self
-
-    def newest(self, table):
-        assert table == tables.PROGRESS
-        return Newest(self)
-
-    def get(self, wait_secs):
+    def news(self, wait_secs):
         return self.news_items.pop(0) if self.news_items else None
 
+    def newest(self):
+        self.looks += 1
+        return self.newest_item
 
-class Newest:
-    def __init__(self, connection):
-        self._connection = connection
 
-    def get(self):
-        self._connection.looks += 1
-        return self._connection.newest_item
+def reader_of(connection, straggler_secs=120.0):
+    news, newest = SimpleNamespace(get=connection.news), SimpleNamespace(get=connection.newest)
+    return ProgressReader(news, newest, straggler_secs)
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(newest_policy.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -57,7 +50,7 @@ def test_what_news_have_overtaken_on_the_way_is_passed_over_and_a_trainer_that_g
     connection = Connection()
     connection.news_items = [version(5).to_wire()]
     connection.newest_item = version(4).to_wire()  # Asked for before, over a slow line.
-    reader = ProgressReader(connection, 3)
+    reader = reader_of(connection)
     assert [reader.get(0.0).iteration for _ in range(2)] == [5, 5] and connection.looks == 1
     back = dataclasses.replace(version(3), session=2)
     connection.news_items = [back.to_wire()]
@@ -69,34 +62,14 @@ def test_a_late_answer_of_before_a_restart_of_the_trainer_is_passed_over(clock):
     restarted = dataclasses.replace(version(5), session=2)
     connection.news_items = [restarted.to_wire()]
     connection.newest_item = version(9).to_wire()  # Of session 1; asked for before the restart.
-    reader = ProgressReader(connection, 3)
+    reader = reader_of(connection)
     assert [reader.get(0.0) for _ in range(2)] == [restarted, restarted] and connection.looks == 1
-
-
-def test_an_answer_that_is_on_its_way_is_waited_for_once_and_taken_when_it_comes(clock):
-    connection, waited = Connection(), []
-    reader = ProgressReader(connection, 3)
-
-    class SlowLine:
-        is_pending, item = False, None
-
-        def get(self, timeout_secs=5.0):
-            waited.append(timeout_secs)
-            self.is_pending = self.item is None
-            return self.item
-
-    line = reader._reader = SlowLine()
-    assert [reader.get(0.0) for _ in range(3)] == [None] * 3 and waited == [5.0, 0.0, 0.0]
-    line.item = version(4).to_wire()
-    assert reader.get(0.0) == version(4) and waited == [5.0, 0.0, 0.0, 0.0]
-    clock[0] += 3.0
-    assert reader.get(0.0) == version(4) and waited[4:] == [5.0], "another question may wait again"
 
 
 def test_a_long_wait_costs_ever_fewer_questions(clock):
     connection = Connection()
     connection.newest_item = version(0).to_wire()
-    reader = ProgressReader(connection, 3)
+    reader = reader_of(connection)
     assert reader.get(0.0) == version(0)
     wait(reader, clock, 60.0)
     assert connection.looks == 5, "at once, then after 2, 4, 8, 16 and 30 s"
@@ -106,7 +79,7 @@ def test_a_long_wait_costs_ever_fewer_questions(clock):
 
 def test_news_are_taken_without_a_question(clock):
     connection = Connection()
-    reader = ProgressReader(connection, 3)
+    reader = reader_of(connection)
     assert reader.get(0.0) is None and connection.looks == 1
     connection.news_items.append(version(7).to_wire())
     assert reader.get(0.2) == reader.newest == version(7)
@@ -115,7 +88,7 @@ def test_news_are_taken_without_a_question(clock):
 
 def test_news_that_got_lost_are_found_soon_after_a_start_and_within_half_a_minute_later(clock):
     connection = Connection()
-    reader = ProgressReader(connection, 3)
+    reader = reader_of(connection)
     reader.get(0.0)
     connection.newest_item = version(1).to_wire()
     wait(reader, clock, 4.2)
@@ -134,7 +107,7 @@ def test_news_that_got_lost_are_found_soon_after_a_start_and_within_half_a_minut
 @pytest.mark.parametrize(("straggler_secs", "most_secs"), [(120.0, 30.0), (40.0, 10.0), (4.0, 1.0)])
 def test_news_that_got_lost_are_found_well_before_the_worker_is_left_out(clock, straggler_secs, most_secs):
     connection = Connection()
-    reader = ProgressReader(connection, 3, straggler_secs)
+    reader = reader_of(connection, straggler_secs)
     wait(reader, clock, 200.0)
     connection.newest_item, lost_at = version(2).to_wire(), clock[0]
     while reader.newest != version(2):

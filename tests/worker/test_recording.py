@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -24,7 +22,7 @@ from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.episodes import RecordedEpisode
 from tfagents_system.worker import recording
 from tfagents_system.worker.actors import PolicyActor
-from tfagents_system.worker.recording import Begun, BestOfWorker, EpisodeRecorder, callables, takers_of
+from tfagents_system.worker.recording import BestOfWorker, EpisodeRecorder, callables, takers_of
 from tfagents_system.worker.rollout import Rollout
 
 HORIZON = 20
@@ -84,9 +82,8 @@ class Whole:
 
 
 def recorder(observer: Whole, actor: Any) -> EpisodeRecorder:
-    begun = Begun(seed=12, curriculum={"mass": 2.0})
-    made = EpisodeRecorder(3, lambda env: 30 + env, takers_of([observer, print]), lambda: begun, lambda: (77, 5))
-    made.actor = actor
+    made = EpisodeRecorder(3, lambda env: 30 + env, takers_of([observer, print]), lambda: 77)
+    made.actor, made.iteration, made.seed, made.curriculum = actor, 5, 12, {"mass": 2.0}
     return made
 
 
@@ -127,15 +124,17 @@ def test_odd_values_cost_their_list_alone(caplog: pytest.LogCaptureFixture) -> N
         def step(self, action: Any) -> Any:
             *rest, info = super().step(action)
             info |= {"record/ragged": [[1], [2, 3]], "record/own": Refuses(), "record/grows": [0.0] * self.steps}
+            info["record/words"] = "a" * self.steps
             return *rest, info | {"record/once": [[1], [2, 3]] if self.steps == 2 else 4.0}
 
     observer, actor = Whole(), Alternating()
     Rollout([TrainingEnvironment(Odd(), HORIZON)], actor, new_record=recorder(observer, actor).begin).episodes(1)
     (episode,) = observer.seen
     assert {name for name in episode.lists if name.startswith("record/")} == {
-        *("record/zone", "record/place", "record/late", "record/once")
+        *("record/zone", "record/place", "record/late", "record/once", "record/words")
     }
     np.testing.assert_array_equal(episode.lists["record/once"], [4.0, np.nan, 4.0])
+    assert episode.lists["record/words"].tolist() == ["a", "aa", "aaa"]
     once = "is not recorded: in a step it is [[1], [2, 3]], neither numbers nor texts; such steps are left out (NaN)"
     assert f"record/once of the environment's info {once}" in caplog.text
     for name in ("ragged", "own", "grows"):
@@ -198,18 +197,6 @@ def test_whoever_asks_for_nothing_is_recorded_nothing(monkeypatch: pytest.Monkey
     assert takers_of([print, object()]) == []
 
 
-def test_what_has_no_form_of_its_own_is_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
-    class Ragged(Told):
-        def step(self, action: Any) -> Any:
-            *rest, info = super().step(action)
-            return *rest, {**info, "record/ragged": np.zeros(self.steps), "record/words": "a" * self.steps}
-
-    observer, actor = Whole(), Alternating()
-    Rollout([TrainingEnvironment(Ragged(), HORIZON)], actor, new_record=recorder(observer, actor).begin).episodes(1)
-    assert "record/ragged" not in observer.seen[0].lists and "record/ragged" in caplog.text
-    assert observer.seen[0].lists["record/words"].tolist() == ["a", "aa", "aaa"]
-
-
 def test_actors_tell_what_their_policy_knows_of_an_action() -> None:
     action = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
     agent = agent_of(FakeParams, tf.TensorSpec((2,), tf.float32), action, algorithm="dqn", exploration_epsilon=1.0)
@@ -251,50 +238,6 @@ def test_an_episode_too_large_for_a_message_is_left_out_and_told(
     best.take(_with(episode, 1.0, 1))
     assert [each.episode_return for each in best.pop()] == [1.0]
     assert "an episode of return 9 is not kept" in caplog.text
-
-
-def test_episodes_that_are_too_large_shut_out_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    best, made = BestOfWorker(2), list[int]()
-    (episode,) = collected(3, count=1)
-
-    def to_bytes(episode: RecordedEpisode) -> bytes:
-        made.append(episode.lists["record/noise"].nbytes)
-        return bytes(2 * made[-1])
-
-    monkeypatch.setattr(recording, "MOST_KEPT_BYTES", 1000)
-    monkeypatch.setattr(RecordedEpisode, "to_bytes", to_bytes)
-
-    def take(episode_return: float, size_bytes: int) -> None:
-        lists = {"record/noise": np.zeros(size_bytes, np.uint8)}
-        best.take(dataclasses.replace(episode, lists=lists, episode_return=episode_return))
-
-    for episode_return, size_bytes in [(9.0, 700), (8.0, 700), (10.0, 900), (7.0, 600), (1.0, 500), (2.0, 500)]:
-        take(episode_return, size_bytes)
-    assert made == [700, 600, 500, 500], "those as large as another that was too large are not tried"
-    assert [each.episode_return for each in best.pop()] == [2.0, 1.0]
-    take(1.5, 500)
-    assert [each.episode_return for each in best.pop()] == [1.5]
-
-
-def test_the_watchdog_waits_while_a_file_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    did = list[str]()
-
-    @contextlib.contextmanager
-    def unwatched() -> Iterator[None]:
-        did.append("disarmed")
-        yield
-        did.append("armed")
-
-    def make(episode: RecordedEpisode) -> bytes:
-        did.append("made")
-        return b""
-
-    best = BestOfWorker(1, unwatched)
-    (episode,) = collected(3, count=1)
-    monkeypatch.setattr(RecordedEpisode, "to_bytes", make)
-    best.take(_with(episode, 2.0, 0))
-    best.take(_with(episode, 1.0, 1))
-    assert did == ["disarmed", "made", "armed"]
 
 
 def test_the_file_of_an_episode_is_made_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,7 @@ def test_a_policy_goes_on_with_newer_weights_and_its_state(attributes, inference
     shared.write(published(drawn[0], 1))
     policy = make_worker_policy(agent, 0)
     assert policy.inference == inference
-    connection = SimpleNamespace(newest=lambda table: SimpleNamespace(get=lambda: pytest.fail("the server was asked")))
-    worker = NewestPolicy(connection, policy)
+    worker = NewestPolicy(SimpleNamespace(get=lambda: pytest.fail("the server was asked")), policy)
     worker.follow(tables.Progress(7, 0, 1, -1, memory=shared.place))
 
     greedy, variables = greedy_policy.GreedyPolicy(agent.policy), weights.named_variables(agent.collect_policy)

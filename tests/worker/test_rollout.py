@@ -16,8 +16,7 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.segments import Column, Layout
 from tfagents_system.worker.actors import RandomActor
-from tfagents_system.worker.episode_logs import EpisodeLogs
-from tfagents_system.worker.rollout import Rollout, StepTimes
+from tfagents_system.worker.rollout import EpisodeLogs, Rollout, StepTimes
 from tfagents_system.worker.segment_builder import SegmentBuilder
 
 HORIZON = 12

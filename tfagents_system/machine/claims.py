@@ -228,7 +228,7 @@ def lock(descriptor: int, path: Path, *, waits: bool = True) -> bool:
 # SAC_EVAL_WORKERS behind them its evaluators'; all others are for those who join. Whoever talks to the replay server
 # claims the slot on that server's machine: a worker of the same machine, or the gateway for a worker of another.
 
-# Kinds of workers (see worker/kinds.py). Only the first may have a planned slot: the run waits for its experience.
+# Kinds of workers (see worker/worker.py). Only the first may have a planned slot: the run waits for its experience.
 COLLECT, EVAL, EXPERT, TEST = "collect", "eval", "expert", "test"
 KINDS = (COLLECT, EVAL, EXPERT, TEST)
 

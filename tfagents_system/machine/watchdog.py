@@ -30,6 +30,7 @@ class Watchdog:
         self._file = open(path, "w+b", buffering=0)  # noqa: SIM115 (open as long as the process lives)
         self._allowance_secs = allowance_secs
         self._what, self._armed_secs = "", allowance_secs
+        self._line = b""  # In the file.
         self._due = 0.0
         self._is_armed = False
 
@@ -43,26 +44,22 @@ class Watchdog:
             self.arm(self._what, self._armed_secs)
 
     def arm(self, what: str, allowance_secs: float | None = None) -> None:
-        """Ends the process after that time, unless this or `cancel` is called before. Takes 0.1 ms.
+        """Ends the process after that time, unless this or `cancel` is called before. Takes 0.1 ms; the file is written
+        only where it is to say something else.
 
         Args:
           what: What is being done: the subject of "has not returned for 300 s".
           allowance_secs: None: the usual.
         """
-        self.rearm(what, allowance_secs)
-        self.write()
-
-    def rearm(self, what: str, allowance_secs: float | None = None) -> None:
-        """As `arm`, without what writes to the file, where a slow disk would hold up the caller: see `write`."""
         self._what, self._armed_secs = what, self._allowance_secs if allowance_secs is None else allowance_secs
         self._due = time.monotonic() + _REARM_SECS
         self._is_armed = True
         self._file.seek(_HEADER_BYTES)
         faulthandler.dump_traceback_later(self._armed_secs + _SLACK_SECS, exit=True, file=self._file)
-
-    def write(self) -> None:
-        """Writes what is being done; any thread may."""
         line = f"{self._what} has not returned for {self._armed_secs:g} s".encode()[: _HEADER_BYTES - 2]
+        if line == self._line:
+            return
+        self._line = line
         with contextlib.suppress(OSError):  # A full disk: the process is ended in time all the same.
             os.pwrite(self._file.fileno(), line.ljust(_HEADER_BYTES - 1) + b"\n", 0)
 

@@ -167,7 +167,7 @@ def extra_episodes(num_episodes: int, sharing: range) -> range:
 class Evaluations:
     """Gathers the evaluations of policies from all workers.
 
-    Another worker that reports (see worker/kinds.py) has a share from then on as well: its episodes are added to
+    Another worker that reports (see worker/worker.py) has a share from then on as well: its episodes are added to
     theirs.
 
     Args:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fractions
+import math
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -10,7 +13,6 @@ import tree
 
 from tfagents_system.envs.actions import random_actions
 from tfagents_system.policies.worker_policy import LaneSteps, WorkerPolicy
-from tfagents_system.worker.held_out import EpisodeShare
 
 
 class Actor(Protocol):
@@ -34,6 +36,32 @@ class Actor(Protocol):
 
     def act(self, steps: LaneSteps) -> list[np.ndarray]:
         """The actions: leaves `[N, ...]`."""
+
+
+class EpisodeShare:
+    """A share of a worker's episodes, chosen at random by their numbers: greedy ones, or held-out ones.
+
+    Of each 1 / share episodes in a row one is chosen: not every so many-th, which might always be in the same one of
+    several environments.
+
+    Args:
+      share: Of the episodes, in [0, 1].
+      seed: Decides which; the same seed and number decide in the same way.
+      first: The first episode that may be chosen.
+    """
+
+    def __init__(self, share: float, seed: int, first: int = 0) -> None:
+        self._share = fractions.Fraction(str(share))  # As it was written: 0.1 makes groups of 10.
+        self._seed = seed
+        self._first = first
+
+    def has(self, number: int) -> bool:
+        """Whether the episode of this number, from 0, is chosen."""
+        if not self._share:
+            return False
+        group = math.floor(self._share * number)
+        first, behind = (math.ceil(bound / self._share) for bound in (group, group + 1))
+        return number == random.Random(f"{self._seed} {group}").randrange(max(self._first, first), behind)
 
 
 class GreedyEpisodes:

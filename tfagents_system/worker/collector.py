@@ -1,29 +1,38 @@
-"""Collects a worker's share of an iteration and hands its steps to the replay server."""
+"""Collects a worker's share of an iteration and hands its steps to the replay server.
+
+With SAC_DETERMINISTIC=1 another start of the worker repeats the episode under way up to where this one has left it. It
+follows from its number, which seeds the environment, and from the actions: the journal has both.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
 
 from tfagents_system.envs.curriculum import Curriculum
+from tfagents_system.policies.worker_policy import LaneSteps
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.role import COLLECT_STREAM, GREEDY_STREAM, HELD_OUT_STREAM, Role
-from tfagents_system.run_files.episodes import EpisodeJournal
+from tfagents_system.run_files.episodes import Cut, EpisodeJournal, EpisodeUnderWay, JournalError
 from tfagents_system.transport.episode_reports import Episode, KeptEpisode, eval_share
-from tfagents_system.transport.layout import Layout
+from tfagents_system.transport.layout import Column, Layout
 from tfagents_system.transport.segments import Segment
-from tfagents_system.worker.activity import COLLECTING, Activity
-from tfagents_system.worker.actors import Actor, GreedyEpisodes
-from tfagents_system.worker.background import AnySender
-from tfagents_system.worker.episode_runner import EpisodeRunner
-from tfagents_system.worker.held_out import EpisodeShare, HeldOutEpisodes
-from tfagents_system.worker.journaled_episodes import JournaledEpisodes
+from tfagents_system.worker.actors import Actor, EpisodeShare, GreedyEpisodes
+from tfagents_system.worker.background import BackgroundSender
+from tfagents_system.worker.episode_runner import COLLECTING, EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestPolicy
-from tfagents_system.worker.recording import Begun, BestOfWorker, EpisodeRecorder, callables, observed, takers_of
+from tfagents_system.worker.recording import BestOfWorker, EpisodeRecorder, callables, observed, takers_of
 from tfagents_system.worker.rollout import Rollout
-from tfagents_system.worker.segment_builder import EpisodeNumbers, SegmentBuilder, segment_builder
+from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder
+from tfagents_system.worker.sender import SegmentSender
+
+_MOST_EPISODES = 1 << 20  # Of a deterministic run's worker, in an iteration.
 
 
 class Collector:
@@ -31,68 +40,58 @@ class Collector:
 
     Args:
       role: The process.
-      worker_id: The worker.
       start: Tells the worker's starts apart: another one holds out other episodes, unless the run is deterministic.
       incarnation: Of this process; episodes are numbered from it on, unless the run is deterministic.
       runner: Runs the episodes.
       sender: Sends their segments.
       layout: Of the segments.
-      activity: Told of episodes and of time spent.
-      policy: Collects, and may remember something of the episodes under way.
+      policy: Collects.
 
     Attributes:
       greedy: Those of the episodes that are collected without exploration; None: there are none.
+      number: Of the next episode, among all of the worker's. In a deterministic run it decides what is random in the
+        episode, whichever start of the worker collects it.
     """
 
     def __init__(
         self,
         role: Role,
-        worker_id: int,
         start: int,
         incarnation: int,
         runner: EpisodeRunner,
-        sender: AnySender,
+        sender: SegmentSender | BackgroundSender,
         layout: Layout,
-        activity: Activity,
         policy: NewestPolicy,
     ) -> None:
-        self._params = role.params
+        params = self._params = role.params
         self._is_deterministic = role.deterministic
-        # Where deterministic an episode's number decides, whichever start of the worker collects it.
-        self._start = 0 if role.deterministic else start
-        self._numbers = EpisodeNumbers(None if role.deterministic else incarnation)
-        seed = role.derived_seed(HELD_OUT_STREAM, worker_id, self._start)
-        self._held_out = HeldOutEpisodes(self._params.validation_share, seed)
-        self.greedy = self._greedy_episodes(role.derived_seed(GREEDY_STREAM, worker_id, self._start))
-        self._runner = runner
-        self._sender = sender
+        self._start, self._incarnation = 0 if role.deterministic else start, incarnation
+        self._runner, self._activity, self._sender = runner, runner.activity, sender
         self._layout = layout
-        self._activity = activity
-        self._observers = list(self._params.train_observers_ctor())
-        self._best = BestOfWorker(self._params.keep_best_episodes, runner.unwatched)
-        self._recorder = self._new_recorder(worker_id, policy)
+        self._policy = policy
+        self.number = 0
+        held_out_seed, greedy_seed = (
+            role.derived_seed(stream, role.worker_id, self._start) for stream in (HELD_OUT_STREAM, GREEDY_STREAM)
+        )
+        # Episode 0 is never held out: there is something to train on.
+        self._held_out = EpisodeShare(params.validation_share, held_out_seed, first=1)
+        greedy = EpisodeShare(params.greedy_episode_share, greedy_seed)
+        self.greedy = GreedyEpisodes(greedy, lambda: self.number) if params.greedy_episode_share else None
+        self._curriculum = Curriculum.from_config(params.env_config)
+        self._observers = list(params.train_observers_ctor())
+        self._best = BestOfWorker(params.keep_best_episodes)
+        takers = takers_of(self._observers)
+        if params.keep_best_episodes:
+            takers.append(self._best.take)
+        self._recorder = EpisodeRecorder(role.worker_id, runner.env_id, takers, lambda: policy.train_step)
+        self._new_record = self._recorder.begin if takers else None
         self._iteration = INIT_ITERATION
-        self._seed: int | None = None  # Of the episode that has begun last.
         self._rollout: Rollout | None = None  # Of iterations of steps, with the episodes under way.
-        self._journaled: JournaledEpisodes | None = None
-        self._first_number = eval_share(self._params.num_initial_episodes, range(role.num_workers), worker_id)
-        if role.deterministic and self._params.env_steps_per_iter is not None:
-            self._journaled = JournaledEpisodes(
-                EpisodeJournal(role.paths.journal(role.name)),
-                worker_id,
-                runner,
-                lambda: policy.policy,
-                self._held_out,
-                layout.action[0],
-                functools.partial(segment_builder, self._params, layout),
-                self._numbers,
-                self._send,
-            )
 
     def collect_random(self, count: int, actor: Actor) -> None:
         """Collects so many of the first random episodes, or steps where `initial_collect_steps` counts them.
 
-        With iterations of whole episodes, or a journal, those that are under way after these steps are given up.
+        With iterations of whole episodes those that are under way after these steps are given up.
 
         Raises:
           StoppedError, EnvironmentFault, TooLargeError: As of `collect_episodes`.
@@ -101,10 +100,13 @@ class Collector:
             self.collect_episodes(INIT_ITERATION, count, actor)
             return
         self._runner.repeat(COLLECT_STREAM, INIT_ITERATION)
-        goes_on = self._params.env_steps_per_iter is not None and self._journaled is None
-        self.collect_steps(INIT_ITERATION, count, actor, goes_on=goes_on)
-        if not goes_on:
+        self.collect_steps(INIT_ITERATION, count, actor, goes_on=self._continues_random_episodes)
+        if not self._continues_random_episodes:
             self._rollout = None
+
+    @property
+    def _continues_random_episodes(self) -> bool:
+        return self._params.env_steps_per_iter is not None
 
     def collect_episodes(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
         """Collects so many whole episodes; all of their steps are sent, and may not be stored yet.
@@ -114,27 +116,11 @@ class Collector:
           TooLargeError: The worker's process has grown too large.
         """
         if self._is_deterministic:
-            self._held_out.number = (iteration - INIT_ITERATION) * self._params.num_train_episodes_per_iter
+            self.number = (iteration - INIT_ITERATION) * self._params.num_train_episodes_per_iter
         self._runner.repeat(COLLECT_STREAM, iteration)
         rollout = self._new_rollout(actor)
-        with self._collecting(iteration):
+        with self._collecting(iteration, actor):
             return rollout.episodes(count)
-
-    def follow(self, iteration: int, actor: Actor) -> None:
-        """Takes up the episodes that an earlier start of the worker had under way before an iteration of steps.
-
-        Does nothing in any but a deterministic run, and nothing after the first time.
-
-        Raises:
-          StoppedError, EnvironmentFault, TooLargeError: As of `collect_episodes`.
-        """
-        if self._journaled is None or self._rollout is not None:
-            return
-        rollout = self._rollout = self._new_rollout(actor, self._journaled)
-        assert rollout.num_lanes == 1, "others are refused before the start"
-        with self._collecting(iteration):
-            first_number = self._first_number + iteration * (self._params.env_steps_per_iter or 0)
-            self._journaled.follow(rollout, iteration, first_number)
 
     def collect_steps(self, iteration: int, count: int, actor: Actor, *, goes_on: bool = True) -> list[Episode]:
         """Collects so many steps, of all of the worker's environments together, in the episodes that are under way.
@@ -152,69 +138,54 @@ class Collector:
           StoppedError, EnvironmentFault, TooLargeError: As of `collect_episodes`.
         """
         if self._rollout is None:
-            self._rollout = self._new_rollout(actor)
+            self._rollout = self._begin_steps(iteration, actor)
         self._rollout.actor = actor
-        if self._recorder is not None:
-            self._recorder.actor = actor
-        if self._journaled is not None:
-            self._journaled.begin(iteration)
-        with self._collecting(iteration):
+        self._runner.repeat(COLLECT_STREAM, iteration, reseeds_environments=False)
+        with self._collecting(iteration, actor):
             return self._rollout.steps(count, goes_on=goes_on)
+
+    def _begin_steps(self, iteration: int, actor: Actor) -> Rollout:
+        """A rollout whose first iteration of steps is this one."""
+        return self._new_rollout(actor)
 
     def give_up_episodes(self) -> None:
         """The episodes under way do not go on: something else happens in their environments. Their steps are sent."""
         self._rollout = None
 
     @contextlib.contextmanager
-    def _collecting(self, iteration: int) -> Iterator[None]:
-        self._iteration = iteration
+    def _collecting(self, iteration: int, actor: Actor) -> Iterator[None]:
+        self._iteration = self._recorder.iteration = iteration
+        self._recorder.actor = actor
+        self._recorder.curriculum = self._curriculum.values_at(max(0, iteration), is_eval=False)
+        self._runner.environments.set_due(max(0, iteration))
         self._activity.tell(iteration=iteration)
         with self._activity.spend(COLLECTING):
             with self._runner.stepping(is_eval=False):
                 yield
             self.confirm()
 
-    def _new_rollout(self, actor: Actor, journaled: JournaledEpisodes | None = None) -> Rollout:
-        if self._recorder is not None:
-            self._recorder.actor = actor
+    def _new_rollout(self, actor: Actor) -> Rollout:
         return self._runner.rollout(
             actor,
             is_eval=False,
-            new_builder=journaled.new_builder if journaled else self._new_builder,
-            on_start=journaled.on_start if journaled else self._on_start,
+            new_builder=self._new_builder,
+            on_start=self._on_start,
             observers=callables(self._observers),
             on_episode=self._on_episode,
-            new_record=self._recorder.begin if self._recorder is not None else None,
+            new_record=self._new_record,
         )
 
     def _on_start(self, env: int) -> None:
         if self._params.keep_best_episodes:
-            self._seed = self._runner.repeat_episode(env, self._held_out.number, self._start)
+            self._seed_episode(env)
 
-    def _greedy_episodes(self, seed: int) -> GreedyEpisodes | None:
-        share = self._params.greedy_episode_share
-        return GreedyEpisodes(EpisodeShare(share, seed), lambda: self._held_out.number) if share else None
-
-    def _new_recorder(self, worker_id: int, policy: NewestPolicy) -> EpisodeRecorder | None:
-        """Records episodes where somebody asks for it."""
-        takers = takers_of(self._observers)
-        if self._params.keep_best_episodes:
-            takers.append(self._best.take)
-        if not takers:
-            return None
-        curriculum = Curriculum.from_config(self._params.env_config)
-
-        def begun() -> Begun:
-            seed = self._journaled.seed if self._journaled else self._seed
-            return Begun(seed, curriculum.values_at(max(0, self._iteration), is_eval=False))
-
-        env_id = self._runner.env_id
-        return EpisodeRecorder(worker_id, env_id, takers, begun, lambda: (policy.train_step, self._iteration))
+    def _seed_episode(self, env: int) -> None:
+        self._recorder.seed = self._runner.repeat_episode(env, self.number, self._start)
 
     def _on_episode(self, episode: Episode) -> None:
         self._activity.ended_episode(episode.episode_return)
         self._activity.beat(COLLECTING)
-        self._runner.check_own_memory()
+        self._runner.environments.memory.check()
 
     def take_best(self) -> list[KeptEpisode]:
         """Episodes since the last call that `keep_best_episodes` may keep."""
@@ -232,9 +203,182 @@ class Collector:
 
     def _new_builder(self) -> SegmentBuilder:
         """Takes the steps of an episode that begins."""
-        number = self._numbers.of(self._iteration, self._held_out.number)
-        return segment_builder(self._params, self._layout, self._send, self._held_out.is_next(), number=number)
+        number, self.number = self.number, self.number + 1
+        episode = self._episode_id(number)
+        return segment_builder(self._params, self._layout, self._send, self._held_out.has(number), number=episode)
+
+    def _episode_id(self, number: int) -> int:
+        """Segment.episode: no other episode of the worker in the run's experience has the same.
+
+        In a deterministic run, where numbers may begin anew with each iteration, any start of the worker gives an
+        episode the same; in others those of a later start are larger.
+        """
+        if self._is_deterministic:
+            return (self._iteration + 1) * _MOST_EPISODES + number % _MOST_EPISODES
+        return self._incarnation + number
 
     def _send(self, segment: Segment) -> None:
         with self._activity.server_time():
             self._sender.send(dataclasses.replace(segment, iteration=self._iteration))
+
+
+class Record:
+    """What is kept of an episode under way.
+
+    Args:
+      number: Of the episode.
+      begun: Iteration that it began in.
+
+    Attributes:
+      checksum: Of all that the environment has returned.
+    """
+
+    def __init__(self, number: int, begun: int) -> None:
+        self._number, self._begun = number, begun
+        self._segments: list[Segment] = []  # Of this iteration.
+        self.checksum = 0
+
+    def add(self, segment: Segment) -> None:
+        """The next steps of the episode."""
+        self._segments.append(segment)
+        for column in (*segment.observation, segment.reward, segment.discount):
+            self.checksum = zlib.crc32(np.ascontiguousarray(column).data, self.checksum)
+
+    def to_write(self, memory: Sequence[np.ndarray]) -> EpisodeUnderWay:
+        """For the journal; the next iteration begins."""
+        actions = [segment.action[0][segment.lead :] for segment in self._segments]
+        explored = [segment.explored[segment.lead :] for segment in self._segments if segment.explored is not None]
+        self.forget()
+        return EpisodeUnderWay(
+            self._number,
+            self._begun,
+            sum(map(len, actions)),
+            b"".join(part.tobytes() for part in actions),
+            self.checksum,
+            [state.astype(np.float32).tobytes() for state in memory],
+            b"".join(part.tobytes() for part in explored),
+        )
+
+    def forget(self) -> None:
+        """The steps so far are in the journal."""
+        self._segments.clear()
+
+
+class RepeatedActions:
+    """An actor that acts as before, in the only lane. Whether an action was greedy is not known any more.
+
+    Args:
+      actor: Acts when they are repeated.
+      part: Has the actions.
+      column: Theirs.
+    """
+
+    q_values = None
+    was_greedy = np.zeros(1, np.bool_)
+
+    def __init__(self, actor: Actor, part: EpisodeUnderWay, column: Column) -> None:
+        self._actor = actor
+        self._actions = np.frombuffer(part.actions, column.dtype).reshape(part.steps, 1, *column.shape)
+        self._explored = np.frombuffer(part.explored or bytes(part.steps), np.bool_).reshape(-1, 1)
+        self._next = 0
+
+    @property
+    def explored(self) -> np.ndarray:
+        return self._explored[self._next - 1]
+
+    def reset(self, lanes: Sequence[int]) -> None:
+        self._actor.reset(lanes)
+
+    def act(self, steps: LaneSteps) -> list[np.ndarray]:
+        self._next = min(self._next + 1, len(self._actions))  # An environment that fails this time takes more steps.
+        return [self._actions[self._next - 1]]
+
+
+class JournaledCollector(Collector):
+    """Collects iterations of steps in a worker's only environment, and writes a journal of the episodes."""
+
+    def __init__(self, role: Role, *parts: Any) -> None:
+        super().__init__(role, *parts)
+        self._journal = EpisodeJournal(role.paths.journal(role.name))
+        self._first_number = eval_share(self._params.num_initial_episodes, range(role.num_workers), role.worker_id)
+        self._record: Record | None = None  # Of the newest episode.
+        self._is_repeating = False
+
+    @property
+    def _continues_random_episodes(self) -> bool:
+        return False
+
+    def _begin_steps(self, iteration: int, actor: Actor) -> Rollout:
+        """Goes on in the episode that was under way at the end of the iteration before."""
+        rollout = super()._begin_steps(iteration, actor)
+        if iteration == INIT_ITERATION:
+            return rollout
+        assert rollout.num_lanes == 1, "others are refused before the start"
+        self.number = self._first_number + iteration * (self._params.env_steps_per_iter or 0)
+        if iteration == 0:
+            return rollout
+        try:
+            cut, parts = self._journal.at(iteration - 1)
+        except JournalError as error:
+            logging.error("%s: other episodes begin, and the weights are not those of an uninterrupted run", error)
+            return rollout
+        if parts and not self._repeat(rollout, parts, actor):
+            logging.error(
+                "the environment has not returned what it returned before, for the same seed and actions. The weights "
+                "are no longer those of an uninterrupted run: make its episodes depend on the seed of reset() alone, "
+                "not on earlier episodes, clocks or other random numbers; or set SAC_DETERMINISTIC=0"
+            )
+            rollout = super()._begin_steps(iteration, actor)
+        self.number = cut.next_number
+        return rollout
+
+    def _repeat(self, rollout: Rollout, parts: list[tuple[int, EpisodeUnderWay]], actor: Actor) -> bool:
+        """Repeats an episode from its beginning to the end of the last part's iteration.
+
+        Returns:
+          Whether the environment has returned the same as at the first time.
+        """
+        last, episode = parts[-1]
+        self.number, steps, self._is_repeating = episode.number, self._activity.steps, True
+        for iteration, part in parts:
+            rollout.actor = RepeatedActions(actor, part, self._layout.action[0])
+            self._runner.repeat(COLLECT_STREAM, iteration, reseeds_environments=False)
+            with self._collecting(iteration, rollout.actor):
+                rollout.steps(part.steps)
+            assert self._record is not None
+            self._record.forget()
+            if self._record.checksum != part.checksum:
+                break
+        self._is_repeating, self._activity.steps = False, steps
+        is_same = self._record is not None and self._record.checksum == episode.checksum
+        if is_same:
+            self._policy.policy.remember(0, [np.frombuffer(state, np.float32) for state in episode.memory])
+            logging.info("an episode goes on where iteration %d has left it", last)
+        return is_same
+
+    def _on_start(self, env: int) -> None:
+        if self._iteration == INIT_ITERATION:
+            super()._on_start(env)
+        else:
+            self._seed_episode(env)
+
+    def _new_builder(self) -> SegmentBuilder:
+        self._record = Record(self.number, self._iteration)
+        return super()._new_builder()
+
+    def _send(self, segment: Segment) -> None:
+        if self._iteration != INIT_ITERATION:
+            assert self._record is not None
+            self._record.add(segment)
+            if self._is_repeating:
+                return
+            if segment.end_of_iteration:
+                self._write()
+        super()._send(segment)
+
+    def _write(self) -> None:
+        """Before the iteration's last segment: whoever starts after it is stored needs this."""
+        episode = None
+        if self._record is not None and self._rollout is not None and self._rollout.has_episodes:
+            episode = self._record.to_write(self._policy.policy.memory(0))
+        self._journal.append(Cut(self._iteration, self.number, episode))

@@ -1,4 +1,4 @@
-"""Runs a worker's episodes: under the watchdog, with environments that fail or grow replaced, and its time counted."""
+"""Runs a worker's episodes: under the watchdog, with a heartbeat, and with environments that fail or grow replaced."""
 
 from __future__ import annotations
 
@@ -8,56 +8,210 @@ import gc
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from tfagents_system.envs.curriculum import Place
+from tfagents_system.envs.env_process import build_timeout_secs
 from tfagents_system.envs.episode_seeds import seed_episode
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.machine.signals import StopFlag
-from tfagents_system.role import COLLECT_STREAM, EPISODE_STREAM, EVAL_STREAM, Role
+from tfagents_system.machine.watchdog import Watchdog
+from tfagents_system.role import EPISODE_STREAM, EVAL_STREAM, Role
+from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.transport.episode_reports import Episode
-from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor
-from tfagents_system.worker.environment_guard import EnvironmentGuard
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.recording import EpisodeRecord, Observer
-from tfagents_system.worker.rollout import Rollout
+from tfagents_system.worker.rollout import Rollout, StepTimes
 from tfagents_system.worker.segment_builder import SegmentBuilder
 from tfagents_system.workers import WorkerEnvironments
 
-_REST_AGAIN_SECS = 5.0
+COLLECTING, EVALUATING = "collecting", "evaluating"
+_BEAT_SECS = 1.0
+
+
+class EnvironmentGuard:
+    """Ends the worker if it hangs in one of its environments, and reports what it was doing.
+
+    machine/watchdog.py ends the process. An environment in a process of its own (SAC_ENV_PYTHON) has the deadlines of
+    envs/env_process.py instead.
+
+    Args:
+      path: Where a hang is reported.
+      worker_id: The worker.
+      step_timeout_secs: SAC_STEP_TIMEOUT_SECS: what they may take for a step or reset; more to be built.
+
+    Attributes:
+      is_real_time: A device is stepped: the report does not say in which step, as a slow disk would hold up a step.
+    """
+
+    is_real_time = False
+
+    def __init__(self, path: Path, worker_id: int, step_timeout_secs: float) -> None:
+        self._watchdog = Watchdog(path, step_timeout_secs)
+        self._worker_id = worker_id
+        self._build_timeout_secs = build_timeout_secs(step_timeout_secs)
+
+    def stepping(self, envs: Sequence[AnyEnvironment]) -> None:
+        """They have their time for a step from now on."""
+        where = "its environment" if self.is_real_time else ", ".join(env.position for env in envs)
+        self._watchdog.arm(f"worker {self._worker_id}: {where}")
+
+    def still_stepping(self, envs: Sequence[AnyEnvironment]) -> None:
+        """As `stepping`, once a second at most."""
+        if self._watchdog.is_due():
+            self.stepping(envs)
+
+    def stopped_stepping(self) -> None:
+        """Nothing of the user's runs now."""
+        self._watchdog.cancel()
+
+    @contextlib.contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Something that may take as long as building an environment."""
+        self._watchdog.arm(f"worker {self._worker_id}: {what}", self._build_timeout_secs)
+        yield
+        self._watchdog.cancel()
+
+    def waiting(self) -> None:
+        """The worker waits for the replay server, or for a process with deadlines of its own: it does not hang."""
+        self._watchdog.keep()
+
+
+class Beats(Protocol):
+    """Takes heartbeats."""
+
+    def beat(self, state: str, **fields: Any) -> None: ...
+
+
+class Activity:
+    """Counts a worker's steps, episodes and time, and reports them about once a second.
+
+    Args:
+      heartbeat: Takes the reports.
+      worker_id: The worker.
+      look_around: Called with the state before each beat; returns what else is reported.
+
+    Attributes:
+      steps, episodes: That were collected (of a worker that only plays: episodes played).
+      step_times: Of the policy and the simulator, within what is being spent.
+    """
+
+    def __init__(self, heartbeat: Beats, worker_id: int, look_around: Callable[[str], Mapping[str, Any]]) -> None:
+        self._heartbeat = heartbeat
+        self._worker_id = worker_id
+        self._look_around = look_around
+        self._told: dict[str, Any] = {}
+        self._due = 0.0
+        self.steps = self.episodes = 0
+        self.step_times = StepTimes()
+        self.begin()
+
+    def begin(self) -> None:
+        """The work begins: what came before is start-up, and counts for nothing."""
+        self._started = time.monotonic()
+        self._shares = TimeShares(after_first=None)
+
+    @contextlib.contextmanager
+    def spend(self, what: str) -> Iterator[None]:
+        """Counts the time inside the `with` block; a block within another counts for the outer one."""
+        with self._shares.spend(what):
+            try:
+                yield
+            finally:
+                self._count_step_times()
+
+    @contextlib.contextmanager
+    def server_time(self) -> Iterator[None]:
+        """Counts the time inside the `with` block as waiting for the replay server, within any other block."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._shares.take_out("waiting for the replay server", time.monotonic() - began)
+
+    def ended_episode(self, episode_return: float) -> None:
+        """Counts an episode."""
+        self.episodes += 1
+        self.tell(last_return=episode_return)
+
+    def stepped(self, state: str, steps: int) -> None:
+        """Counts steps of so many environments, where they are collected; beats when it is time to."""
+        if state == COLLECTING:
+            self.steps += steps
+        if time.monotonic() >= self._due:
+            self.beat(state)
+
+    def tell(self, **fields: Any) -> None:
+        """Reports further fields, from the next beat on."""
+        self._told.update(fields)
+
+    def beat(self, state: str, waiting_for: str | None = None, **fields: Any) -> None:
+        """Reports the state, the further fields from now on, and (this once) what is waited for."""
+        self._due = time.monotonic() + _BEAT_SECS
+        self.tell(**fields)
+        self._count_step_times()
+        seen = self._look_around(state)
+        shares = self._shares.shares()
+        self._heartbeat.beat(
+            state,
+            worker_id=self._worker_id,
+            episodes=self.episodes,
+            steps=self.steps,
+            steps_per_s=self.steps / max(1e-9, time.monotonic() - self._started),
+            **seen,
+            time_shares={**shares, "other": max(0.0, 1.0 - sum(shares.values()))},
+            counted_secs=self._shares.counted_secs,
+            **self._told,
+            waiting_for=waiting_for,
+        )
+
+    def _count_step_times(self) -> None:
+        policy, simulator = self.step_times.take()
+        if policy or simulator:
+            self._shares.take_out("policy", policy)
+            self._shares.take_out("simulator", simulator)
 
 
 class EpisodeRunner:
     """Runs episodes in a worker's environments.
 
     Args:
+      role: The worker's process: ends all episodes early when it is to stop. Its seed decides all random numbers where
+        the run is deterministic.
       environments: The worker's, for collecting and for evaluation.
       guard: Ends the worker if it hangs in one of them.
       activity: Counts steps and time.
-      seeds: Of the environments, where the run is deterministic.
-      stop: Ends all episodes early when it is set.
+      rng: Of random actions.
+      policy: Acts with noise.
+
+    Attributes:
+      environments, activity: As above.
     """
 
     def __init__(
         self,
+        role: Role,
         environments: WorkerEnvironments,
         guard: EnvironmentGuard,
         activity: Activity,
-        seeds: RepeatableSeeds,
-        stop: StopFlag,
+        rng: np.random.Generator,
+        policy: NewestPolicy,
     ) -> None:
-        self._environments = environments
+        self._role = role
+        self.environments = environments
         self._guard = guard
-        self._activity = activity
-        self._seeds = seeds
-        self._stop = stop
-        self._rests, self._rest_at = False, 0.0  # When to tell it again, where that has failed.
+        self.activity = activity
+        self._rng = rng
+        self._policy = policy
+        self._seeds: Iterator[int] = iter(())  # Of what is left of a deterministic run's iteration.
+        self._rests = False
 
     def rollout(
         self,
@@ -76,29 +230,29 @@ class EpisodeRunner:
         Arguments as of Rollout, and `numbers`: which of an evaluation's episodes they are. Raises StoppedError when the
         worker is to stop, and EnvironmentFault when an environment has failed three times in a row.
         """
-        state, step_times = (EVALUATING, None) if is_eval else (COLLECTING, self._activity.step_times)
+        state, step_times = (EVALUATING, None) if is_eval else (COLLECTING, self.activity.step_times)
+        to_play, begun = collections.deque(numbers), dict[int, int | None]()  # Numbers, and of each environment's own.
 
         def on_step(steps: int) -> None:
-            self._activity.stepped(state, steps)
+            self.activity.stepped(state, steps)
             self._check_stop()
-
-        waiting = _EpisodeNumbers(numbers)
 
         def begin_episode(env: int) -> None:
             self._begin_episode(Place(is_eval, env))
-            if isinstance(begun := self._envs(is_eval)[env], TrainingEnvironment):
-                begun.evaluation_episode = waiting.take(env)
+            begun[env] = to_play.popleft() if to_play else None
+            if isinstance(environment := self._envs(is_eval)[env], TrainingEnvironment):
+                environment.evaluation_episode = begun[env]
             on_start(env)
 
         def answer(env: int, fault: EnvironmentFault) -> None:
-            if fault.step == 0:  # Otherwise its episode counts.
-                waiting.put_back(env)
+            if fault.step == 0 and (number := begun.pop(env, None)) is not None:
+                to_play.appendleft(number)  # It failed in the reset: the episode begins again. Otherwise it counts.
             self._replace(Place(is_eval, env), fault)
 
         return Rollout(
             self._envs(is_eval),
             actor,
-            must_restart=lambda: self._environments.has_due(Place(is_eval, 0)),
+            must_restart=lambda: self.environments.has_due(Place(is_eval, 0)),
             new_builder=new_builder,
             observers=observers,
             on_step=on_step,
@@ -113,41 +267,76 @@ class EpisodeRunner:
     @contextlib.contextmanager
     def stepping(self, *, is_eval: bool) -> Iterator[None]:
         """The watchdog is armed for these environments."""
-        self._rests, self._rest_at = False, 0.0
+        self._rests = False
         self._guard.stepping(self._envs(is_eval))
         yield
         self._guard.stopped_stepping()
 
-    @contextlib.contextmanager
-    def unwatched(self) -> Iterator[None]:
-        """Within `stepping` of the collect environments: nothing of the user's runs, however long it takes."""
-        self._guard.stopped_stepping()
-        yield
-        self._guard.stepping(self._envs(False))
-
     def env_id(self, env: int) -> int:
         """`id`, as hooks get it, of an environment; of a lane that of its vector environment, which is the only one."""
-        environments = self._environments
+        environments = self.environments
         return environments.first_env_id + min(env, len(environments.collect or environments.evaluation) - 1)
 
     def rest(self) -> None:
         """An environment that acts in real time is told to wait: nobody steps it for a while."""
-        if self._environments.device is None or self._rests or time.monotonic() < self._rest_at:
+        if self.environments.device is not None and not self._rests:
+            self._rests = True
+            with self._guard.busy("wait() of the environment"):
+                self.environments.rest()
+
+    def set_evaluated(self, iteration: int) -> None:
+        """Sets what the curriculum has for evaluating a policy of this iteration: the same in all workers."""
+        with self._guard.busy(f"set_state() for the evaluation of iteration {iteration}"):
+            self.environments.set_evaluated(iteration)
+
+    def _envs(self, is_eval: bool) -> list[AnyEnvironment]:
+        return self.environments.evaluation if is_eval else self.environments.collect
+
+    def _begin_episode(self, place: Place) -> None:
+        if self.environments.device is not None:
+            gc.collect()  # No step waits for it now.
+        if not self.environments.has_due(place):
+            self.environments.begin_episode(place)
             return
-        self._rest_at = time.monotonic() + _REST_AGAIN_SECS
-        with self._guard.building("wait() of the environment"):
-            self._rests = self._environments.rest()
+        with self._guard.busy(f"set_state() of {place.name}"):
+            self.environments.begin_episode(place)
+        self._guard.stepping(self._envs(place.is_eval))
 
-    def repeat(self, stream: int, iteration: int) -> None:
-        """From here on a deterministic run's random numbers follow from its seed, the worker and the iteration."""
-        self._seeds.begin(stream, iteration, self._envs(stream == EVAL_STREAM))
+    def _replace(self, place: Place, fault: EnvironmentFault) -> None:
+        self._check_stop()  # Waiting for an environment's process ends with a fault when the worker is to stop.
+        with self._guard.busy(f"building {place.name} again"):
+            self.environments.replace(place, fault)
+        envs = self._envs(place.is_eval)
+        self._reseed(envs[place.index])
+        self._guard.stepping(envs)
 
-    def repeat_steps(self, iteration: int) -> None:
-        """The same for an iteration of steps, whose episodes have seeds of their own: see `repeat_episode`."""
-        self._seeds.begin(COLLECT_STREAM, iteration, ())
+    def _check_stop(self) -> None:
+        if self._role.stop.is_set():
+            raise StoppedError
+
+    # Random numbers.
+
+    def repeat(self, stream: int, iteration: int, *, reseeds_environments: bool = True) -> None:
+        """From here on all that is random in a deterministic run follows from its seed, worker, stream and iteration.
+
+        Args:
+          stream: Of the seed's streams.
+          iteration: The iteration.
+          reseeds_environments: False: their episodes have seeds of their own, see `repeat_episode`.
+        """
+        role = self._role
+        if not role.deterministic:
+            return
+        self._seeds = (role.derived_seed(stream, role.worker_id, 1 + iteration, k) for k in itertools.count())
+        self._rng.bit_generator.state = np.random.default_rng(next(self._seeds)).bit_generator.state
+        self._policy.policy.reseed(next(self._seeds))
+        random.seed(next(self._seeds))  # A user's environment may take numbers from these two.
+        np.random.seed(next(self._seeds))
+        for env in self._envs(stream == EVAL_STREAM) if reseeds_environments else ():
+            self._reseed(env)
 
     def repeat_episode(self, env: int, number: int, start: int = 0) -> int:
-        """The episode that begins in a collect environment follows from the seed, the worker and its number.
+        """In any run: the episode that begins in a collect environment follows from seed, worker and its number.
 
         Args:
           env: The environment.
@@ -157,118 +346,12 @@ class EpisodeRunner:
         Returns:
           The episode's own seed; see `seed_episode`.
         """
-        return self._seeds.begin_episode(self._envs(False)[env], number, start)
-
-    def set_due(self, iteration: int) -> None:
-        """From their next episode on the collect environments have the curriculum's values of this iteration."""
-        self._environments.set_due(iteration)
-
-    def set_evaluated(self, iteration: int) -> None:
-        """Sets what the curriculum has for evaluating a policy of this iteration: the same in all workers."""
-        with self._guard.building(f"set_state() for the evaluation of iteration {iteration}"):
-            self._environments.set_evaluated(iteration)
-
-    def check_own_memory(self) -> None:
-        """To be called between two episodes.
-
-        Raises:
-          TooLargeError: The worker itself has grown too large.
-        """
-        self._environments.memory.check()
-
-    def _envs(self, is_eval: bool) -> list[AnyEnvironment]:
-        return self._environments.evaluation if is_eval else self._environments.collect
-
-    def _begin_episode(self, place: Place) -> None:
-        if self._environments.device is not None:
-            gc.collect()  # No step waits for it now.
-        if not self._environments.has_due(place):
-            self._environments.begin_episode(place)
-            return
-        with self._guard.building(f"set_state() of {place.name}"):
-            self._environments.begin_episode(place)
-        self._guard.stepping(self._envs(place.is_eval))
-
-    def _replace(self, place: Place, fault: EnvironmentFault) -> None:
-        self._check_stop()  # Waiting for an environment's process ends with a fault when the worker is to stop.
-        with self._guard.building(f"building {place.name} again"):
-            self._environments.replace(place, fault)
-        envs = self._envs(place.is_eval)
-        self._seeds.reseed(envs[place.index])
-        self._guard.stepping(envs)
-
-    def _check_stop(self) -> None:
-        if self._stop.is_set():
-            raise StoppedError
-
-
-class _EpisodeNumbers:
-    """Deals numbers to episodes: each of them to one that was begun.
-
-    Args:
-      numbers: Without any, episodes have none.
-    """
-
-    def __init__(self, numbers: Sequence[int]) -> None:
-        self._waiting = collections.deque(numbers)
-        self._taken: dict[int, int] = {}  # By environment.
-
-    def take(self, env: int) -> int | None:
-        """That of the episode which begins in an environment."""
-        self._taken.pop(env, None)
-        if not self._waiting:
-            return None
-        self._taken[env] = self._waiting.popleft()
-        return self._taken[env]
-
-    def put_back(self, env: int) -> None:
-        """An environment has failed in a reset: its episode begins again."""
-        if env in self._taken:
-            self._waiting.appendleft(self._taken.pop(env))
-
-
-class RepeatableSeeds:
-    """Seeds of one worker with SAC_DETERMINISTIC=1; all but `begin_episode` do nothing in any other run.
-
-    Args:
-      role: Its seed decides all of them.
-      worker_id: The worker.
-      rng: Of its random actions.
-      policy: Its noise follows from them, too.
-    """
-
-    def __init__(self, role: Role, worker_id: int, rng: np.random.Generator, policy: NewestPolicy) -> None:
-        self._role = role
-        self._worker_id = worker_id
-        self._rng = rng
-        self._policy = policy
-        self._seeds: Iterator[int] = iter(())  # Of what is left of an iteration.
-
-    def begin(self, stream: int, iteration: int, envs: Sequence[AnyEnvironment]) -> None:
-        """From here on all that is random depends on seed, worker, stream and iteration, and on nothing before."""
-        if not self._role.deterministic:
-            return
-        self._seeds = (
-            self._role.derived_seed(stream, self._worker_id, 1 + iteration, number) for number in itertools.count()
-        )
-        self._rng.bit_generator.state = np.random.default_rng(next(self._seeds)).bit_generator.state
-        self._policy.policy.reseed(next(self._seeds))
-        random.seed(next(self._seeds))  # A user's environment may take numbers from these two.
-        np.random.seed(next(self._seeds))
-        for env in envs:
-            self.reseed(env)
-
-    def begin_episode(self, env: AnyEnvironment, number: int, start: int = 0) -> int:
-        """An episode may continue in later iterations: what is random in its environment depends on its number.
-
-        In any run; arguments and result as of EpisodeRunner.repeat_episode.
-        """
         further = (start,) if start else ()
-        seed = self._role.derived_seed(EPISODE_STREAM, self._worker_id, number, *further)
-        seed_episode(env, seed)
+        seed = self._role.derived_seed(EPISODE_STREAM, self._role.worker_id, number, *further)
+        seed_episode(self._envs(False)[env], seed)
         return seed
 
-    def reseed(self, env: AnyEnvironment) -> None:
-        """An environment that begins again, or replaces one that failed."""
+    def _reseed(self, env: AnyEnvironment) -> None:
+        """Of an environment that begins again, or replaces one that failed."""
         if self._role.deterministic:
             env.reseed(next(self._seeds) % 2**31)

@@ -5,8 +5,7 @@ An observer asks by a method `take_episode(episode)`, which is called with a Rec
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
+import functools
 import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -27,17 +26,21 @@ TakeEpisode = Callable[[RecordedEpisode], None]
 Observer = Callable[[Any], None]  # Of a Trajectory.
 
 
-@dataclasses.dataclass(frozen=True)
-class Begun:
-    """What is known of an episode when it begins.
+def takers_of(observers: Sequence[Any]) -> list[TakeEpisode]:
+    """The methods of those observers that ask for whole episodes."""
+    return [observer.take_episode for observer in observers if callable(getattr(observer, "take_episode", None))]
 
-    Attributes:
-      seed: As of RecordedEpisode.
-      curriculum: As of RecordedEpisode.
-    """
 
-    seed: int | None
-    curriculum: Mapping[str, float]
+def callables(observers: Sequence[Any]) -> list[Observer]:
+    """Those that are called with each step: one with `take_episode` may ask for episodes alone."""
+    return [observer for observer in observers if callable(observer)]
+
+
+def observed(observers: Sequence[Any]) -> dict[str, float]:
+    """`result()` of those observers that have a name and one (PyMetrics)."""
+    named = [observer for observer in observers if hasattr(observer, "name") and hasattr(observer, "result")]
+    results = {str(observer.name): float(observer.result()) for observer in named}
+    return {name: value for name, value in results.items() if math.isfinite(value)}
 
 
 class EpisodeRecorder:
@@ -47,11 +50,12 @@ class EpisodeRecorder:
       worker_id: The worker.
       env_id: From the number of an environment or lane to its environment's `id`, as hooks get it.
       takers: Take each episode.
-      begun: Called when an episode begins, with its environment.
-      policy: Of the newest step: the updates that it had, and the iteration.
+      train_step: Updates that the policy of the newest step had.
 
     Attributes:
-      actor: Chooses the actions; to be set before each call of a rollout.
+      actor: Chooses the actions; to be set, like those that follow, before each call of a rollout.
+      iteration: In which episodes end.
+      curriculum, seed: Of episodes that begin, as of RecordedEpisode.
     """
 
     actor: Actor
@@ -61,50 +65,47 @@ class EpisodeRecorder:
         worker_id: int,
         env_id: Callable[[int], int],
         takers: Sequence[TakeEpisode],
-        begun: Callable[[], Begun],
-        policy: Callable[[], tuple[int, int]],
+        train_step: Callable[[], int],
     ) -> None:
         self._worker_id = worker_id
         self._env_id = env_id
         self._takers = takers
-        self._begun = begun
-        self._policy = policy
+        self._train_step = train_step
         self._number = 0
-        self._untold = set[str]()  # What was not recorded, which was said.
+        self._left_out = set[str]()
+        self.iteration = 0
+        self.curriculum: Mapping[str, float] = {}
+        self.seed: int | None = None
 
     def begin(self, env: int) -> EpisodeRecord:
         """An episode begins in an environment, or in a lane of a vector environment."""
-        return EpisodeRecord(self, env, self._begun())
+        return EpisodeRecord(self, env)
 
-    def is_untold(self, name: str) -> bool:
-        """Whether nothing has been said yet of a value that can't be recorded."""
-        return name not in self._untold
-
-    def tell_not_recorded(self, name: str, why: str) -> None:
+    def leave_out(self, name: str, why: Callable[[], str]) -> None:
         """Says once that a value of the environment's info can't be recorded."""
-        if self.is_untold(name):
-            self._untold.add(name)
-            logging.warning("%s of the environment's info is not recorded: %s", name, why)
+        if name not in self._left_out:
+            self._left_out.add(name)
+            logging.warning("%s of the environment's info is not recorded: %s", name, why())
 
-    def end(self, env: int, begun: Begun, lists: Mapping[str, np.ndarray], episode: Episode) -> None:
+    def end(self, record: EpisodeRecord, episode: Episode) -> None:
         """An episode has ended."""
-        train_step, iteration = self._policy()
-        number, self._number = self._number, self._number + 1
-        recorded = RecordedEpisode(
-            lists=lists,
+        train_step = self._train_step()
+        whole = RecordedEpisode(
+            lists=record.lists(),
             episode_return=episode.episode_return,
             success=episode.success,
             worker_id=self._worker_id,
-            number=number,
-            env_id=self._env_id(env),
+            number=self._number,
+            env_id=self._env_id(record.env),
             checkpoint=checkpoint_name(train_step),
             train_step=train_step,
-            iteration=iteration,
-            seed=begun.seed,
-            curriculum=begun.curriculum,
+            iteration=self.iteration,
+            seed=record.seed,
+            curriculum=record.curriculum,
         )
+        self._number += 1
         for take in self._takers:
-            take(recorded)
+            take(whole)
 
 
 class EpisodeRecord:
@@ -113,55 +114,58 @@ class EpisodeRecord:
     Args:
       recorder: Gets them when it ends.
       env: Its environment.
-      begun: What was known then.
+
+    Attributes:
+      env: As above.
+      seed, curriculum: As of RecordedEpisode.
     """
 
-    def __init__(self, recorder: EpisodeRecorder, env: int, begun: Begun) -> None:
+    def __init__(self, recorder: EpisodeRecorder, env: int) -> None:
         self._recorder = recorder
-        self._env = env
-        self._begun = begun
+        self.env = env
+        self.seed, self.curriculum = recorder.seed, recorder.curriculum
         self._actions: list[Any] = []
         self._rewards: list[Any] = []
         self._was_greedy: list[bool] = []
-        self._q_values: list[np.ndarray | None] = []
-        self._records: dict[str, dict[int, Any]] = {}
+        self._by_step: dict[str, dict[int, Any]] = {}  # What some steps have, by name.
 
     def add(self, action: Any, reward: Any, info: Mapping[str, Any]) -> None:
         """A step, right after its action was chosen: the actor is asked about it."""
         step, actor = len(self._rewards), self._recorder.actor
         self._actions.append(action)
         self._rewards.append(reward)
-        self._was_greedy.append(bool(actor.was_greedy[self._env]))
-        self._q_values.append(None if actor.q_values is None else actor.q_values[self._env].copy())
+        self._was_greedy.append(bool(actor.was_greedy[self.env]))
+        if actor.q_values is not None:
+            self._by_step.setdefault(Q_VALUES, {})[step] = actor.q_values[self.env].copy()
         for key in info:
             if isinstance(key, str) and key.startswith(RECORD_PREFIX):
-                if (value := recorded(info[key])) is not None:
-                    self._records.setdefault(key, {})[step] = value
-                elif self._recorder.is_untold(key):  # Before the text is made, which may be large.
-                    why = (
-                        f"in a step it is {shown(info[key])}, neither numbers nor texts; such steps are left out (NaN)"
-                    )
-                    self._recorder.tell_not_recorded(key, why)
+                value = recorded(info[key])
+                if value is not None:
+                    self._by_step.setdefault(key, {})[step] = value
+                else:
+                    self._recorder.leave_out(key, functools.partial(_in_a_step, info[key]))
 
     def end(self, episode: Episode) -> None:
         """The episode has ended: it is handed over."""
-        self._recorder.end(self._env, self._begun, self._lists(), episode)
+        self._recorder.end(self, episode)
 
-    def _lists(self) -> dict[str, np.ndarray]:
+    def lists(self) -> dict[str, np.ndarray]:
+        """Of all steps, as of RecordedEpisode."""
         names = action_names([path for path, _ in tree.flatten_with_path(self._actions[0])])
         leaves = zip(*map(tree.flatten, self._actions), strict=True)
         lists = {name: np.array(values) for name, values in zip(names, leaves, strict=True)}
         lists[WAS_GREEDY] = np.array(self._was_greedy, np.bool_)
         lists[REWARDS] = np.array(self._rewards, np.float32)
-        known = {step: values for step, values in enumerate(self._q_values) if values is not None}
-        for name, values in {Q_VALUES: known, **self._records}.items():
-            if not values:
-                continue
+        for name, values in self._by_step.items():
             try:
                 lists[name] = _column(values, len(self._rewards))
             except ValueError as error:
-                self._recorder.tell_not_recorded(name, str(error))
+                self._recorder.leave_out(name, functools.partial(str, error))
         return lists
+
+
+def _in_a_step(value: Any) -> str:
+    return f"in a step it is {shown(value)}, neither numbers nor texts; such steps are left out (NaN)"
 
 
 def _column(values: Mapping[int, Any], steps: int) -> np.ndarray:
@@ -170,9 +174,8 @@ def _column(values: Mapping[int, Any], steps: int) -> np.ndarray:
     Raises:
       ValueError: They are not of one form.
     """
-    given = list(values.values())
-    column = np.array(given)
-    if len(given) == steps:
+    column = np.array(list(values.values()))
+    if len(values) == steps:
         return column
     dtype = column.dtype if column.dtype.kind in "fU" else np.dtype(np.float64)
     padded: np.ndarray = np.empty((steps, *column.shape[1:]), dtype)
@@ -181,42 +184,29 @@ def _column(values: Mapping[int, Any], steps: int) -> np.ndarray:
     return padded
 
 
-def takers_of(observers: Sequence[Any]) -> list[TakeEpisode]:
-    """The methods of those observers that ask for whole episodes."""
-    return [observer.take_episode for observer in observers if callable(getattr(observer, "take_episode", None))]
-
-
 class BestOfWorker:
     """Those of a worker's episodes that may be among the best of the run, whose trainer keeps these.
 
-    Episodes at least as large as one whose file was too large are passed over.
-
     Args:
       count: `keep_best_episodes`.
-      unwatched: A context in which a file may take as long as it likes.
     """
 
-    def __init__(
-        self, count: int, unwatched: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-    ) -> None:
+    def __init__(self, count: int) -> None:
         self._count = count
-        self._unwatched = unwatched
         self._returns: list[float] = []  # The highest so far, as a heap.
         self._new: list[KeptEpisode] = []
-        self._too_large_bytes = math.inf  # Of the lists of the smallest episode whose file was too large.
 
     def take(self, episode: RecordedEpisode) -> None:
         """An episode has ended. Its file is made at once: later, steps of the next one may be waiting."""
-        size_bytes = sum(values.nbytes for values in episode.lists.values())
-        is_better = len(self._returns) < self._count or episode.episode_return > self._returns[0]
-        if not is_better or size_bytes >= self._too_large_bytes:
+        if len(self._returns) >= self._count and episode.episode_return <= self._returns[0]:
             return
-        with self._unwatched():
-            file = episode.to_bytes()
-        kept = KeptEpisode(episode.episode_return, episode.train_step, episode.number, file)
-        if len(file) > MOST_KEPT_BYTES:
-            self._too_large_bytes = size_bytes
-            _tell_too_large(kept)
+        kept = KeptEpisode(episode.episode_return, episode.train_step, episode.number, episode.to_bytes())
+        if len(kept.file) > MOST_KEPT_BYTES:
+            logging.warning(
+                "an episode of return %g is not kept: its file has %d bytes, at most %d may be. Record less (%s<name> "
+                "in the environment's info), or shorter episodes",
+                *(kept.episode_return, len(kept.file), MOST_KEPT_BYTES, RECORD_PREFIX),
+            )
             return
         heapq.heappush(self._returns, kept.episode_return)
         if len(self._returns) > self._count:
@@ -228,23 +218,3 @@ class BestOfWorker:
         best = sorted(self._new, key=lambda episode: -episode.episode_return)[: self._count]
         self._new = []
         return best
-
-
-def _tell_too_large(episode: KeptEpisode) -> None:
-    logging.warning(
-        "an episode of return %g is not kept, nor are others as large: its file has %d bytes, at most %d may be. "
-        "Record less (%s<name> in the environment's info), or shorter episodes",
-        *(episode.episode_return, len(episode.file), MOST_KEPT_BYTES, RECORD_PREFIX),
-    )
-
-
-def callables(observers: Sequence[Any]) -> list[Observer]:
-    """Those that are called with each step: one with `take_episode` (see recording.py) may ask for episodes alone."""
-    return [observer for observer in observers if callable(observer)]
-
-
-def observed(observers: Sequence[Any]) -> dict[str, float]:
-    """`result()` of those observers that have a name and one (PyMetrics)."""
-    named = [observer for observer in observers if hasattr(observer, "name") and hasattr(observer, "result")]
-    results = {str(observer.name): float(observer.result()) for observer in named}
-    return {name: value for name, value in results.items() if math.isfinite(value)}

@@ -268,24 +268,6 @@ class SegmentBuilder:
         self._send(segment)
 
 
-class EpisodeNumbers:
-    """Numbers a worker's episodes, as of Segment.episode: no other episode of it in the run's experience has the same.
-
-    Args:
-      incarnation: Of the worker's process, which is larger for each later start; None: in a deterministic run an
-        episode has the same number whichever start collects it.
-    """
-
-    def __init__(self, incarnation: int | None) -> None:
-        self._incarnation = incarnation
-
-    def of(self, iteration: int, number: int) -> int:
-        """Of an episode that begins in this iteration, the `number`-th of this start of the worker."""
-        if self._incarnation is not None:
-            return self._incarnation + number
-        return ((iteration + 1) << 20) + number % (1 << 20)  # Numbers may begin anew with each iteration.
-
-
 def segment_builder(
     params: TrainParamsBase,
     layout: Layout,

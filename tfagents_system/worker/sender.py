@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from absl import logging
 
@@ -127,6 +127,10 @@ class SegmentSender:
             for bundle in bundled(self._unconfirmed, self._max_bundle_rows):
                 self._put(bundle)
         return stored
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Calls a function that sends something else, behind the segments before it."""
+        function()
 
     def take_metrics(self) -> dict[str, float]:
         """None: it drops nothing."""

@@ -1,4 +1,12 @@
-"""Worker: its environments, the newest policy, and the way to the replay server."""
+"""Worker: its environments, the newest policy, and the way to the replay server.
+
+What kinds there are (SAC_WORKER_ROLE):
+
+collect   collects experience with the newest policy; planned workers also evaluate
+eval      evaluates only
+expert    collects experience with a policy that no update changes
+test      plays the newest policy, and stores nothing
+"""
 
 from __future__ import annotations
 
@@ -6,6 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -19,25 +28,36 @@ from tfagents_system.envs import specs
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.envs.history import policy_time_step_spec
-from tfagents_system.machine.signals import StopFlag
-from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
+from tfagents_system.errors import UserError
+from tfagents_system.machine import claims
+from tfagents_system.policies.files import load_policy
+from tfagents_system.policies.worker_policy import FixedPolicy, WorkerPolicy, make_worker_policy
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.role import NOISE_STREAM, Role
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
-from tfagents_system.transport.episode_reports import TRAIN, Report, eval_episodes
+from tfagents_system.transport.episode_reports import EVAL, TRAIN, Episode, Report, eval_episodes, extra_episodes
+from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.run_layout import run_layout
-from tfagents_system.worker.activity import COLLECTING, EVALUATING, Activity
 from tfagents_system.worker.actors import Actor, RandomActor
-from tfagents_system.worker.background import leave_python_to_steps
-from tfagents_system.worker.collector import Collector
-from tfagents_system.worker.environment_guard import EnvironmentGuard
-from tfagents_system.worker.episode_runner import EpisodeRunner, RepeatableSeeds
+from tfagents_system.worker.background import (
+    BackgroundHeartbeat,
+    BackgroundReader,
+    BackgroundSender,
+    leave_python_to_steps,
+)
+from tfagents_system.worker.collector import Collector, JournaledCollector
+from tfagents_system.worker.episode_runner import (
+    COLLECTING,
+    EVALUATING,
+    Activity,
+    Beats,
+    EnvironmentGuard,
+    EpisodeRunner,
+)
 from tfagents_system.worker.evaluator import Evaluator
-from tfagents_system.worker.links import make_links
-from tfagents_system.worker.newest_policy import NewestPolicy
-from tfagents_system.worker.progress import BackPressure
-from tfagents_system.worker.run_end import RunEnd
+from tfagents_system.worker.newest_policy import BackPressure, NewestItem, NewestPolicy, ProgressReader
+from tfagents_system.worker.sender import SegmentSender
 from tfagents_system.workers import WorkerEnvironments
 
 _POLL_SECS = 0.01
@@ -57,65 +77,108 @@ class Worker:
 
     collects: ClassVar[bool] = True  # Whether it needs environments to collect in.
     _alone_secs = 30.0  # An asynchronous run without a trainer: how long it waits for one before it acts at random.
+    _progress: ProgressReader | None = None  # From when on it is read.
 
     def __init__(self, role: Role) -> None:
         self._role = role
         self._params = role.params
-        self._id = worker_id = role.worker_id
-        self._guard = EnvironmentGuard(role.paths.hang(role.name), worker_id, role.variables.step_timeout_secs)
-        self._end = RunEnd(role, self._guard)
-        connection = self._end.connection = role.connect(self._end.is_stopped)
-        role.wait_until_up(connection, _START_DEADLINE_SECS)
+        self._id = role.worker_id
+        self._guard = EnvironmentGuard(role.paths.hang(role.name), self._id, role.variables.step_timeout_secs)
+        self._connection = role.connect(self._is_stopped)
+        role.wait_until_up(self._connection, _START_DEADLINE_SECS)
         self._back_pressure = BackPressure(self._params)
-        stored = _first_status(connection, role.stop)
-        self._record = stored.worker(worker_id)
+        stored = self._first_status()
+        self._record = stored.worker(self._id)
         self._init_is_complete = stored.init_episodes >= random_count(self._params)
         self._iteration_done = self._record.iteration_done
         incarnation = max(time.time_ns(), self._record.incarnation + 1)
         # A restarted worker must not live through the episodes of its first start again.
         start = incarnation if self._record.incarnation else 0
         self._curriculum = Curriculum.from_config(self._params.env_config)
-        with self._guard.building("building its environments"):
-            self._environments = _build_environments(self, start)
+        with self._guard.busy("building its environments"):
+            self._environments = self._build_environments(start)
+        self._is_real_time = self._guard.is_real_time = self._environments.device is not None and not role.deterministic
         try:
-            device = self._environments.device
-            self._links = make_links(role, worker_id, connection, incarnation, role.variables.straggler_secs, device)
-            self._connection, self._progress = self._links.connection, self._links.progress
-            self._guard.call, self._end.progress = self._links.look, self._progress
-            self._activity = Activity(self._links.heartbeat, worker_id, self._look_around)
-            self._build_runners(start, incarnation)
+            self._connect_and_build(start, incarnation)
         except BaseException:
             self._environments.close()  # A device must not be left as it is.
             raise
         self._activity.begin()
 
-    def _build_runners(self, start: int, incarnation: int) -> None:
-        """What runs the episodes, in environments that are there."""
-        role, worker_id = self._role, self._id
+    def _first_status(self) -> tables.Stored:
+        reader = self._connection.newest(tables.STATUS)
+        waiting = Waiting("the replay server's first word", _START_DEADLINE_SECS, self._role.stop.is_set)
+        while (arrays := reader.get()) is None:
+            waiting.check()
+            time.sleep(_POLL_SECS)
+        return tables.Stored.from_wire(arrays)
+
+    def _build_environments(self, start: int) -> WorkerEnvironments:
+        role, variables = self._role, self._role.variables
+        process = ProcessSettings.of(vars(variables))
+        if process is not None:
+            process = dataclasses.replace(process, on_wait=self._is_told_to_stop)
+        return WorkerEnvironments(
+            role.params,
+            self._id,
+            variables.envs_per_worker,
+            min(variables.envs_per_worker, len(self._eval_episodes())),
+            lambda stream, *further: role.derived_seed(stream, self._id, start, *further),
+            self._curriculum,
+            process=process,
+            memory_mb=variables.worker_memory_mb,
+            collects=self.collects,
+        )
+
+    def _connect_and_build(self, start: int, incarnation: int) -> None:
+        """What runs the episodes, in environments that are there, and what sends and reads."""
+        role, params, worker_id = self._role, self._params, self._id
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
+        layout = run_layout(params, observation_spec, action_spec)
+        self._sender = self._make_sender(incarnation, layout)
+        heartbeat: Beats = role.heartbeat
+        if self._is_real_time:
+            heartbeat = BackgroundHeartbeat(role.heartbeat)
+        news, progress = self._connection.news(tables.news(worker_id)), self._newest(tables.PROGRESS)
+        self._progress = ProgressReader(news, progress, role.variables.straggler_secs)
+        self._activity = Activity(heartbeat, worker_id, self._look_around)
         rng = np.random.default_rng(role.derived_seed(NOISE_STREAM, worker_id, start))
         self._random = RandomActor(action_spec, rng)
-        time_step_spec = policy_time_step_spec(self._params, observation_spec)
+        time_step_spec = policy_time_step_spec(params, observation_spec)
         seed = role.derived_seed(NOISE_STREAM, worker_id, start, 1)
         policy = self._make_policy(time_step_spec, action_spec, seed, max(1, self._environments.lanes))
-        self._policy = NewestPolicy(self._connection, policy, self._progress.get)
-        seeds = RepeatableSeeds(role, worker_id, rng, self._policy)
-        self._runner = EpisodeRunner(self._environments, self._guard, self._activity, seeds, role.stop)
-        layout = run_layout(self._params, observation_spec, action_spec)
-        self._collector = Collector(
-            role, worker_id, start, incarnation, self._runner, self._links.sender, layout, self._activity, self._policy
-        )
+        self._policy = NewestPolicy(self._newest(tables.WEIGHTS), policy, self._hear)
+        self._runner = EpisodeRunner(role, self._environments, self._guard, self._activity, rng, self._policy)
+        is_journaled = role.deterministic and params.env_steps_per_iter is not None
+        make_collector: type[Collector] = JournaledCollector if is_journaled else Collector
+        self._collector = make_collector(role, start, incarnation, self._runner, self._sender, layout, self._policy)
         self._evaluator = Evaluator(
-            self._params,
+            params,
             worker_id,
             self._eval_episodes(),
             self._connection,
+            self._sender,
+            self._newest(tables.EVAL_WEIGHTS),
             self._runner,
             self._policy,
-            self._activity,
-            self._environments.eval_lanes,
             self._collector.give_up_episodes if self._environments.device is not None else lambda: None,
         )
+
+    def _make_sender(self, incarnation: int, layout: Layout) -> SegmentSender | BackgroundSender:
+        params, is_patient, bundle_rows = self._params, self._role.deterministic, 0
+        if params.env_steps_per_iter is not None:  # Short segments go together: as many rows as the longest one has.
+            bundle_rows = layout.max_segment_steps(params.sample_form_ctor().sequence_length)
+        sender = SegmentSender(
+            self._connection, self._id, incarnation, is_patient=is_patient, max_bundle_rows=bundle_rows
+        )
+        if not self._is_real_time:
+            return sender
+        return BackgroundSender(sender, params.max_unsent_mb, is_lockstep=not params.asynchronous)
+
+    def _newest(self, table: str) -> NewestItem:
+        """Reads the newest item of a table; does not wait for it in real time."""
+        reader = self._connection.newest(table)
+        return BackgroundReader(reader, table) if self._is_real_time else reader
 
     def run(self) -> None:
         """Works until the role is told to stop, or the run that it has joined is over.
@@ -125,7 +188,7 @@ class Worker:
           TooLargeError: The process has grown too large.
         """
         # The modules are here to stay: searching them for garbage again and again takes time.
-        (leave_python_to_steps if self._links.is_real_time else gc.freeze)()
+        (leave_python_to_steps if self._is_real_time else gc.freeze)()
         with contextlib.suppress(StoppedError):
             self._begin()
             while not self._role.stop.is_set():
@@ -138,24 +201,25 @@ class Worker:
         self._guard.stopped_stepping()
         # In a deterministic run what is not stored belongs to an iteration that is collected again.
         deadline = time.monotonic() + (0.0 if self._role.deterministic else _FLUSH_SECS)
-        sender = self._links.sender
         try:
-            sender.flush(Waiting("segments to be stored", _FLUSH_SECS, stop=lambda: time.monotonic() > deadline))
+            self._sender.flush(Waiting("segments to be stored", _FLUSH_SECS, lambda: time.monotonic() > deadline))
         except StoppedError:
-            logging.warning("%d segments are not known to be stored", sender.unconfirmed_segments)
+            logging.warning("%d segments are not known to be stored", self._sender.unconfirmed_segments)
         finally:  # Also where the replay server refuses them.
             self._activity.beat("stopped")
-            with self._guard.closing():
+            with self._guard.busy("close() of its environments"):
                 self._environments.close()
+
+    # What other kinds of workers do differently.
 
     def _begin(self) -> None:
         """Collects its share of the first random experience, without what is stored of it since before a restart."""
         total, workers = random_count(self._params), self._role.num_workers
         share = total // workers + (self._id < total % workers)
         missing = share - self._record.init_episodes
-        if self._id >= workers or missing <= 0 or self._iteration_done >= INIT_ITERATION or self._init_is_complete:
+        is_done = self._init_is_complete or self._iteration_done >= INIT_ITERATION or missing <= 0
+        if is_done or self._id >= workers:
             return
-        self._runner.set_due(0)
         self._collector.collect_random(missing, self._random)
         self._iteration_done = INIT_ITERATION
 
@@ -163,18 +227,16 @@ class Worker:
         """Again and again: an iteration."""
         iteration = self._next_iteration()
         if iteration >= self._params.num_iter:
-            self._wait_for_the_end()
+            self._wait_for_news()  # All is collected. What the trainer still publishes is evaluated.
+            self._evaluate_if_due()
             return
-        is_guess = self._progress.newest is None  # Before the trainer's first word.
+        is_guess = self._progress is not None and self._progress.newest is None  # Before the trainer's first word.
         self._wait_for_policy(iteration)
         if is_guess and self._next_iteration() > iteration:
             return  # The run counts on from another one.
-        self._collector.follow(iteration, self._exploring())
-        self._runner.set_due(iteration)
         self._collect(iteration)
         self._evaluate_if_due()
-        if self._params.asynchronous:
-            self._evaluator.tell_again(rarely=True)
+        self._evaluator.tell_again()
 
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_lanes: int) -> WorkerPolicy:
         agent = make_worker_agent(self._params, time_step_spec, action_spec)
@@ -184,46 +246,43 @@ class Worker:
         """Numbers of an evaluation's episodes that are this worker's."""
         return eval_episodes(self._params.num_eval_episodes, self._role.slots.sharing_evaluations, self._id)
 
+    def _exploring(self) -> Actor:
+        if self._policy.version < 0:
+            return self._random
+        period = self._params.policy_refresh_steps if self._params.asynchronous else None
+        return self._policy.actor(period, self._collector.greedy)
+
     def _report_collected(self, report: Report) -> None:
-        """Called with what an iteration's episodes were like."""
+        """Sends what an iteration's episodes were like. Kept ones have large files: the sender makes the messages."""
         for part in report.parts():
-            self._links.call(functools.partial(_put, part))
+            self._sender.call(functools.partial(_put, self._connection, part))
 
     # What to do next.
 
-    def _idle(self) -> None:
-        """There is nothing to do until the trainer publishes something."""
-        self._runner.rest()
-        with self._activity.spend("idle"):
-            self._activity.beat("idle")
-            self._wait_for_news()
+    def _hear(self, wait_secs: float = 0.0) -> tables.Progress | None:
+        """How far the trainer is; waits for news of it up to so long."""
+        assert self._progress is not None
+        return self._progress.get(wait_secs)
 
     def _wait_for_news(self) -> None:
-        """Of the trainer, for a moment.
+        """There is nothing to do until the trainer publishes something: waits for that, a moment.
 
         Raises:
           StoppedError: The run that this worker has joined is over.
         """
-        self._progress.get(wait_secs=_NEWS_SECS)
-        self._evaluator.tell_again()
-        self._end.check()
+        self._runner.rest()
+        with self._activity.spend("waiting for the trainer"):
+            self._activity.beat("waiting", waiting_for="the trainer")
+            self._collector.confirm()
+            self._hear(_NEWS_SECS)
+            self._evaluator.tell_again()
+        self._check_end()
 
     def _next_iteration(self) -> int:
         """The first iteration that this worker has not completed and the trainer has not passed."""
-        progress = self._progress.get()
+        progress = self._hear()
         trained = progress.iteration if progress is not None else 0
-        if self._params.asynchronous:
-            return trained
-        return max(self._iteration_done + 1, trained, 0)
-
-    def _wait_for_the_end(self) -> None:
-        """All is collected: evaluates what the trainer still publishes."""
-        self._runner.rest()
-        with self._activity.spend("waiting for the trainer"):
-            self._activity.beat("waiting", waiting_for="the trainer to finish")
-            self._collector.confirm()
-            self._wait_for_news()
-        self._evaluate_if_due()
+        return trained if self._params.asynchronous else max(self._iteration_done + 1, trained, 0)
 
     def _wait_for_policy(self, iteration: int) -> None:
         """Takes the newest policy; in lock-step one that is at most `max_policy_lag` iterations behind.
@@ -234,9 +293,9 @@ class Worker:
         lock_step = not self._params.asynchronous
         oldest = max(0, iteration - lag) if lock_step else 0
         what = f"the policy of iteration {oldest} from the trainer at {self._connection.address}"
-        waiting = Waiting(what, _POLICY_DEADLINE_SECS, self._end.is_stopped)
+        waiting = Waiting(what, _POLICY_DEADLINE_SECS, self._is_stopped)
         began = time.monotonic()
-        progress = self._progress.get()
+        progress = self._hear()
         while True:
             if progress is None and not lock_step and self._acts_alone(time.monotonic() - began):
                 return
@@ -250,12 +309,12 @@ class Worker:
                 self._activity.beat("waiting", waiting_for=what)
                 self._collector.confirm()
                 waiting.check()
-                progress = self._progress.get(wait_secs=_NEWS_SECS)
+                progress = self._hear(_NEWS_SECS)
             self._evaluate_if_due()  # The trainer may wait for it.
             self._evaluator.tell_again()
 
     def _evaluate_if_due(self) -> None:
-        self._evaluator.evaluate_if_due(self._progress.get())
+        self._evaluator.evaluate_if_due(self._hear())
 
     def _acts_alone(self, waited_secs: float) -> bool:
         """Whether it collects though no trainer has published a policy: at random, where a run begins so anyway."""
@@ -266,13 +325,37 @@ class Worker:
         self._alone_secs = 0.0  # From now on at once.
         return True
 
-    # Collecting.
+    # Whether to end.
 
-    def _exploring(self) -> Actor:
-        if self._policy.version < 0:
-            return self._random
-        period = self._params.policy_refresh_steps if self._params.asynchronous else None
-        return self._policy.actor(period, self._collector.greedy)
+    def _is_stopped(self) -> bool:
+        """Asked by whatever waits for the replay server: the worker itself, or a thread beside its steps."""
+        if threading.current_thread() is threading.main_thread():
+            self._guard.waiting()
+        return self._role.stop.is_set() or self._is_over()
+
+    def _is_told_to_stop(self) -> bool:
+        """Asked while an environment's own process is waited for: that one has deadlines of its own."""
+        self._guard.waiting()
+        return self._role.stop.is_set()
+
+    def _is_over(self) -> bool:
+        """Whether the run that this worker has joined is: it says so, or all is trained and its server is gone.
+
+        The run's own workers are stopped by their supervisor.
+        """
+        if self._role.joined is None:
+            return False
+        if self._role.joined.ended() is not None:
+            return True
+        progress = self._progress.newest if self._progress is not None else None
+        is_trained = progress is not None and progress.iteration >= self._params.num_iter
+        return is_trained and self._connection.size(tables.PROGRESS) is None
+
+    def _check_end(self) -> None:
+        if self._is_over():
+            raise StoppedError
+
+    # Collecting.
 
     def _collect(self, iteration: int) -> None:
         actor = self._exploring()
@@ -284,19 +367,30 @@ class Worker:
             share = steps_of_worker(self._id, iteration, steps, workers)
             episodes = self._collector.collect_steps(iteration, share, actor)
         self._iteration_done = iteration
-        where = self._id, iteration, self._policy.train_step, self._policy.version
-        observed, device, best = self._collector.observed, self._device_metrics(), self._collector.take_best()
-        self._report_collected(Report(TRAIN, 0, *where, episodes, observed, self._curriculum.values, device, best))
+        report = Report(
+            TRAIN,
+            session=0,
+            worker_id=self._id,
+            iteration=iteration,
+            train_step=self._policy.train_step,
+            policy_iteration=self._policy.version,
+            episodes=episodes,
+            observed=self._collector.observed,
+            curriculum=self._curriculum.values,
+            device=self._device_metrics(),
+            kept=self._collector.take_best(),
+        )
+        self._report_collected(report)
 
     def _device_metrics(self) -> dict[str, float]:
-        return self._environments.take_metrics() | self._links.sender.take_metrics()
+        return self._environments.take_metrics() | self._sender.take_metrics()
 
     def _look_around(self, state: str) -> Mapping[str, Any]:
         """Looks after the environments; returns what the heartbeat reports of them and of the policy."""
         environments = self._environments
         if state in (COLLECTING, EVALUATING):
             self._guard.still_stepping(environments.collect if state == COLLECTING else environments.evaluation)
-        self._links.look(lambda: _look_slowly(self._guard, environments))
+        environments.memory.look()
         return {
             "inference": self._policy.policy.inference,
             "curriculum": self._curriculum.values,
@@ -306,38 +400,116 @@ class Worker:
         }
 
 
-def _look_slowly(guard: EnvironmentGuard, environments: WorkerEnvironments) -> None:
-    """What may have to wait for the machine or its disk."""
-    guard.write()
-    environments.memory.look()
+class EvalWorker(Worker):
+    """Evaluates every policy that the trainer publishes for it, and collects nothing.
+
+    The run's own (SAC_EVAL_WORKERS) divide each evaluation among them, and the planned workers have no share of it;
+    where these are more than an evaluation has episodes, the last ones have nothing to do. One that has joined takes
+    nothing of the others' shares: it adds one of its own, as large as the largest of theirs, to each evaluation that
+    begins after it has joined. From then on an evaluation is complete when its share is, too.
+    """
+
+    collects = False
+    _announced_to = 0  # Session of the trainer that knows of it.
+
+    def _go_on(self) -> None:
+        progress = self._hear()
+        if progress is not None:
+            if progress.session != self._announced_to:
+                self._announced_to = progress.session
+                # At once, whatever its first episodes are like: those with short ones must not count more.
+                self._evaluator.tell(Report(EVAL, progress.session, self._id, -1, 0, -1, []))
+            self._evaluator.evaluate_if_due(progress)
+        self._wait_for_news()
+
+    def _eval_episodes(self) -> range:
+        sharing = self._role.slots.sharing_evaluations
+        if self._id in sharing:
+            return super()._eval_episodes()
+        return extra_episodes(self._params.num_eval_episodes, sharing)
 
 
-def _put(report: Report, connection: Connection) -> None:
+class TestingWorker(Worker):
+    """Plays episode after episode of the newest policy, greedily, in its evaluation environment.
+
+    Their returns are in its own log. The run learns nothing of them.
+    """
+
+    collects = False
+    _played = 0
+
+    def _go_on(self) -> None:
+        policy = self._policy
+        policy.follow(self._hear())
+        if policy.version < 0:
+            self._wait_for_news()
+            return
+        self._evaluator.play(policy.version, policy.train_step, [self._played], self._log)
+        self._played += 1
+        self._check_end()
+
+    def _eval_episodes(self) -> range:
+        return range(1)
+
+    def _log(self, episode: Episode) -> None:
+        self._activity.ended_episode(episode.episode_return)
+        success = "" if episode.success is None else f", {'success' if episode.success else 'no success'}"
+        logging.info(
+            "policy of iteration %d (train step %d): return %.5g, %d steps%s%s",
+            *(self._policy.version, self._policy.train_step, episode.episode_return, episode.length, success),
+            ", ended by a fault" * episode.has_failed,
+        )
+
+
+class ExpertWorker(Worker):
+    """Collects with the policy of SAC_EXPERT_POLICY, or the one that `TrainParams.expert_policy_ctor` returns.
+
+    Its steps are stored like any other's, and at the same pace: in lock-step so many episodes in each iteration. What
+    is published is not for it. Its returns stay out of the run's metrics: its own log and heartbeat have them.
+    """
+
+    _alone_secs = 0.0
+
+    def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_lanes: int) -> WorkerPolicy:
+        del time_step_spec, action_spec, seed
+        path, function = self._role.variables.expert_policy, self._params.expert_policy_ctor()
+        if path is None and function is None:
+            raise UserError(
+                "a worker of kind expert needs a policy: set SAC_EXPERT_POLICY to a SavedModel, a policy checkpoint or "
+                "an exported file, or have TrainParams.expert_policy_ctor return one"
+            )
+        policy = load_policy(path, "SAC_EXPERT_POLICY") if path is not None else function
+        return FixedPolicy(policy, specs.load_actions(self._role.paths.specs), num_lanes)
+
+    def _exploring(self) -> Actor:
+        return self._policy.actor(None, self._collector.greedy)
+
+    def _report_collected(self, report: Report) -> None:
+        policy = self._policy.policy
+        if isinstance(policy, FixedPolicy) and policy.inexact:
+            logging.info(
+                "%.1f%% of %d actions are no row of action_table: the nearest row was played and stored",
+                100.0 * policy.inexact / policy.chosen,
+                policy.chosen,
+            )
+
+
+_CLASSES: dict[str, type[Worker]] = {
+    claims.COLLECT: Worker,
+    claims.EVAL: EvalWorker,
+    claims.EXPERT: ExpertWorker,
+    claims.TEST: TestingWorker,
+}
+
+
+def make_worker(role: Role) -> Worker:
+    """Builds a worker of the role's kind.
+
+    Raises:
+      UserError: What the kind needs is missing.
+    """
+    return _CLASSES[role.kind](role)
+
+
+def _put(connection: Connection, report: Report) -> None:
     connection.put(tables.REPORTS, report.to_wire())
-
-
-def _first_status(connection: Connection, stop: StopFlag) -> tables.Stored:
-    reader = connection.newest(tables.STATUS)
-    waiting = Waiting("the replay server's first word", _START_DEADLINE_SECS, stop.is_set)
-    while (arrays := reader.get()) is None:
-        waiting.check()
-        time.sleep(_POLL_SECS)
-    return tables.Stored.from_wire(arrays)
-
-
-def _build_environments(worker: Worker, start: int) -> WorkerEnvironments:
-    role, variables = worker._role, worker._role.variables
-    count, process = variables.envs_per_worker, ProcessSettings.of(vars(variables))
-    if process is not None:
-        process = dataclasses.replace(process, on_wait=worker._end.is_told_to_stop)
-    return WorkerEnvironments(
-        role.params,
-        worker._id,
-        count,
-        min(count, len(worker._eval_episodes())),
-        lambda stream, *further: role.derived_seed(stream, worker._id, start, *further),
-        worker._curriculum,
-        process=process,
-        memory_mb=variables.worker_memory_mb,
-        collects=worker.collects,
-    )
