@@ -61,7 +61,7 @@ class TrainParams(TrainParamsBase):
     num_initial_episodes = 1
     buffer_size = {EPISODES * HORIZON}
     num_eval_episodes = 3
-    eval_period_iters = 10
+    eval_period_iters = 5
     checkpoint_period_iters = 1_000_000
     batch_size = 8
     actor_fc_layer_params = (8,)

@@ -23,7 +23,8 @@ class FedEpisode:
         self._builder = builder
         self._columns = LaneColumns(builder.layout, 1, builder.most_rows, builder.gamma)
         self._write(0, first)
-        builder.begin(self._columns.begin(0, None))
+        self._columns.begin(0, None)
+        builder.begin(self._columns, 0)
 
     def _write(self, row: int, time_step: ts.TimeStep) -> None:
         for column, leaf in zip(self._columns.observation, tree.flatten(time_step.observation), strict=True):
@@ -33,17 +34,17 @@ class FedEpisode:
         """A step."""
         columns = self._columns
         if self._builder.room <= 0:
-            self._builder.pause()
+            self._builder.cut(goes_on=True)
         if columns.row >= columns.capacity:
-            columns.move([self._builder.rows])
+            columns.move([self._builder])
         self._write(columns.row + 1, following)
         columns.reward[columns.row], columns.discount[columns.row] = following.reward, following.discount
         columns.add([np.asarray(leaf)[None] for leaf in tree.flatten(action)], np.zeros(1, bool))
 
     def pause(self) -> None:
         """Hands over the steps so far."""
-        self._builder.pause()
+        self._builder.cut(goes_on=True)
 
     def finish(self, *, ends_episode: bool = True, end_of_iteration: bool = False) -> None:
         """Hands over what is left."""
-        self._builder.finish(ends_episode=ends_episode, end_of_iteration=end_of_iteration)
+        self._builder.cut(ends_episode=ends_episode, end_of_iteration=end_of_iteration)

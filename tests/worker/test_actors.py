@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -64,17 +61,6 @@ def test_greedy_episodes_have_the_greedy_actions_and_the_others_explore(algorith
             assert is_best.all() == (lane in greedy)
             assert actor.was_greedy[lane] or lane not in greedy
     assert len(set(kinds)) > 1 and sum(map(sum, kinds)) == 6, "half of the twelve"
-
-
-@pytest.mark.parametrize("greedy", [False, GreedyEpisodes(EpisodeShare(1.0, 0), lambda: 0)])
-def test_an_actor_looks_for_newer_weights_every_so_many_steps(greedy: bool | GreedyEpisodes) -> None:
-    looks: list[int] = []
-    policy: Any = SimpleNamespace(reset=lambda lanes: None, act=lambda steps, greedy: [])
-    actor = PolicyActor(policy, greedy, lambda: looks.append(1), 5)
-    actor.reset([0])
-    for _ in range(11):
-        actor.act(LaneSteps.of([ts.restart(np.zeros(2, np.float32))]))
-    assert len(looks) == 2, "before steps 6 and 11"
 
 
 def test_random_actions_count_as_explored() -> None:

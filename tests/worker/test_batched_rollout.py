@@ -11,7 +11,6 @@ from gymnasium.vector import AutoresetMode
 
 from tests.support.lanes_for_tests import NumberedLane, vector_of
 from tfagents_system.envs.batched_environment import BatchedEnvironment
-from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.actors import EpisodeShare
@@ -24,20 +23,17 @@ MODES = list(AutoresetMode)
 AT_ONCE = [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]  # As single environments: no step between two episodes.
 CUTS = {
     "plain": {},
-    "n-step": {"look_ahead": 2},
     "sequences": {"look_ahead": 3, "look_back": 5},
-    "frames": {"history": 2, "look_ahead": 1},
-    "returns": {"gamma": 0.9},
-    "columns": {"history": 2, "look_ahead": 2},
+    "all columns": {"history": 2, "look_ahead": 2, "gamma": 0.9},
 }
 
 
 def layout_of(env, cuts):
-    has_all = cuts == "columns"
+    has_all = cuts == "all columns"
     return Layout.from_specs(
         env.observation_spec(),
         env.action_spec(),
-        has_returns="gamma" in CUTS[cuts],
+        has_returns=has_all,
         has_explored=has_all,
         has_potential=has_all,
     )
@@ -135,7 +131,7 @@ def assert_same_lanes(ours, theirs):
 
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("mode", AT_ONCE, ids=lambda mode: mode.value)
-@pytest.mark.parametrize("count", [1, 4, 17])
+@pytest.mark.parametrize("count", [1, 17])
 def test_whole_episodes_are_the_same_segments_as_of_single_environments(mode, cuts, count):
     ours, theirs = batched(mode, cuts, held_out=0.3), single(cuts, held_out=0.3)
     found, expected = ours.rollout.episodes(count), theirs.rollout.episodes(count)
@@ -145,7 +141,7 @@ def test_whole_episodes_are_the_same_segments_as_of_single_environments(mode, cu
 
 
 def test_segments_say_which_actions_explored_and_how_good_it_is_to_be_where():
-    for collected in (batched(AutoresetMode.SAME_STEP, "columns"), single("columns")):
+    for collected in (batched(AutoresetMode.SAME_STEP, "all columns"), single("all columns")):
         collected.rollout.steps(100)
         for segment in collected.segments:
             steps = segment.observation[0][segment.history :, 2]
@@ -156,7 +152,7 @@ def test_segments_say_which_actions_explored_and_how_good_it_is_to_be_where():
 
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("mode", AT_ONCE, ids=lambda mode: mode.value)
-@pytest.mark.parametrize("counts", [[5, 10, 5, 50, 5, 100], [300]], ids=str)
+@pytest.mark.parametrize("counts", [[5, 10, 5, 50, 5, 100]], ids=str)
 def test_iterations_of_steps_are_the_same_segments_as_of_single_environments(mode, cuts, counts):
     ours, theirs = batched(mode, cuts, held_out=0.3), single(cuts, held_out=0.3)
     for count in counts:
@@ -179,14 +175,14 @@ def test_where_no_steps_follow_it_is_the_same_segments_as_of_single_environments
 @pytest.mark.parametrize("cuts", CUTS)
 def test_where_lanes_begin_with_the_next_step_each_lane_has_the_same_segments(cuts):
     ours, theirs = batched(AutoresetMode.NEXT_STEP, cuts), single(cuts)
-    ours.rollout.steps(1000)
-    theirs.rollout.steps(1200)
+    ours.rollout.steps(500)
+    theirs.rollout.steps(600)
     for lane in range(len(LENGTHS)):
         mine, its = (
             [dataclasses.replace(s, end_of_iteration=False) for s in collected.of_lane(lane)]
             for collected in (ours, theirs)
         )
-        assert 10 < len(mine) < len(its)
+        assert 5 < len(mine) < len(its)
         assert_same(mine[:-1], its[: len(mine) - 1])  # The last one was cut by the iteration's end.
 
 
@@ -203,7 +199,7 @@ def transitions(segments):
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
-@pytest.mark.parametrize("counts", [[1] * 60, [3, 1, 7, 2, 11, 13] * 4, [64, 1, 1, 30]], ids=["1", "odd", "few"])
+@pytest.mark.parametrize("counts", [[3, 1, 7, 2, 11, 13, 1, 1, 1, 1] * 3], ids=["odd"])
 @pytest.mark.parametrize("lengths", [None, (4,)], ids=["various", "all at once"])
 def test_exactly_so_many_steps_are_handed_over_whatever_the_number_of_lanes(mode, counts, lengths):
     own = [NumberedLane(lane, lengths or LENGTHS[lane]) for lane in range(len(LENGTHS))]
@@ -303,31 +299,6 @@ def test_an_evaluation_counts_each_episode_that_it_began_with_its_return_up_to_a
     assert sorted(found) == sorted(failed + [(whole, 6, False)] * (5 - len(failed)))
 
 
-def test_a_fault_nobody_answers_is_raised_after_the_steps_before_it_were_handed_over():
-    own = [NumberedLane(lane, (6,), fails=(0, 4)) for lane in range(3)]
-    ours = batched(AutoresetMode.SAME_STEP, of=own)
-    with pytest.raises(EnvironmentFault, match="motor"):
-        ours.rollout.steps(100)
-    assert [segment.num_steps for segment in ours.segments] == [3, 3, 3]
-
-
-RUNS = [lambda rollout: rollout.episodes(3), lambda rollout: rollout.steps(15)]
-
-
-@pytest.mark.parametrize("run", RUNS, ids=["episodes", "steps"])
-def test_episodes_that_end_together_are_all_handed_over_before_one_of_them_is_told(run):
-    def tell(episode):
-        raise MemoryError
-
-    collected = batched(AutoresetMode.SAME_STEP, of=[NumberedLane(lane, (5,)) for lane in range(3)])
-    collected.rollout._on_episode = tell
-    with pytest.raises(MemoryError):
-        run(collected.rollout)
-    assert [segment.num_steps for segment in collected.segments] == [5, 5, 5]
-    assert [segment.ends_episode for segment in collected.segments] == [True, True, True]
-    assert [segment.end_of_iteration for segment in collected.segments] == [False, False, True]
-
-
 def test_where_values_of_the_curriculum_are_due_all_lanes_begin_anew():
     is_due, starts = [], []
     ours = batched(
@@ -341,27 +312,12 @@ def test_where_values_of_the_curriculum_are_due_all_lanes_begin_anew():
     assert all(s.starts_episode for s in ours.segments[-5:]), "no episode has steps of both stages"
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
-def test_observers_see_whole_episodes_one_after_another(mode):
-    seen = []
-    ours = Collected(Rollout, BatchedEnvironment(vector_of(lanes(), mode), HORIZON), observers=[seen.append])
-    episodes = ours.rollout.episodes(7)
-    assert len(seen) == sum(episode.length for episode in episodes)
-    position = 0
-    for episode in episodes:
-        own, position = seen[position : position + episode.length], position + episode.length
-        assert [int(step.observation[2]) for step in own] == list(range(episode.length))
-        assert len({float(step.observation[0]) for step in own}) == 1
-        assert [bool(step.is_first()) for step in own] == [True] + [False] * (episode.length - 1)
-        assert [bool(step.next_step_type == 2) for step in own] == [False] * (episode.length - 1) + [True]
-
-
 def test_long_runs_move_their_columns_and_lose_nothing():
     own = [NumberedLane(lane, (lengths,)) for lane, lengths in enumerate((900, 7, 333))]
     env = BatchedEnvironment(vector_of(own, AutoresetMode.SAME_STEP), 1000)
     ours = Collected(Rollout, env, "sequences", max_steps=11)
-    for _ in range(50):
+    for _ in range(20):
         ours.rollout.steps(150)
     rows = transitions(ours.segments)
-    assert len(set(rows)) == 50 * 150
+    assert len(set(rows)) == 20 * 150
     assert [row[1:3] for row in rows if row[0] == 0][:901] == [(0.0, k) for k in range(900)] + [(1.0, 0.0)]

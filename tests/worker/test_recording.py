@@ -150,13 +150,12 @@ def test_environments_side_by_side_have_an_episode_each() -> None:
         np.testing.assert_array_equal(each.lists["q_values"][1:, 0], lane)
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED], ids=lambda mode: mode.value)
 @pytest.mark.parametrize("steps", [False, True], ids=["episodes", "steps"])
-def test_lanes_of_a_vector_environment_are_recorded_as_single_environments_are(mode: Any, steps: bool) -> None:
+def test_lanes_of_a_vector_environment_are_recorded_as_single_environments_are(steps: bool) -> None:
     observer, actor = Whole(), Alternating()
     lengths = (3, 5, 4)
     lanes = [lambda lane=lane, length=length: Told(lane, length) for lane, length in enumerate(lengths)]
-    env = BatchedEnvironment(SyncVectorEnv(lanes, autoreset_mode=mode), HORIZON)
+    env = BatchedEnvironment(SyncVectorEnv(lanes, autoreset_mode=AutoresetMode.SAME_STEP), HORIZON)
     rollout = Rollout([env], actor, new_record=recorder(observer, actor).begin)
     if steps:
         while len(observer.seen) < 9:
@@ -238,16 +237,6 @@ def test_an_episode_too_large_for_a_message_is_left_out_and_told(
     best.take(_with(episode, 1.0, 1))
     assert [each.episode_return for each in best.pop()] == [1.0]
     assert "an episode of return 9 is not kept" in caplog.text
-
-
-def test_the_file_of_an_episode_is_made_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An iteration may end between two steps of a device."""
-    best = BestOfWorker(1)
-    (episode,) = collected(3, count=1)
-    best.take(episode)
-    monkeypatch.setattr(RecordedEpisode, "to_bytes", None)
-    (kept,) = best.pop()
-    assert len(kept.file) > 100
 
 
 def _with(episode: RecordedEpisode, episode_return: float, number: int) -> RecordedEpisode:

@@ -217,7 +217,10 @@ class Rollout:
                 self._waiting = []
                 self._begin_next(count - len(ended) - len(self._failed))
                 self._answer_faults()
-                ended += self._take_failed()  # Not of a fault that ends the worker.
+                failed, self._failed = self._failed, []
+                for episode in failed:  # Not of a fault that ends the worker.
+                    self._on_episode(episode)
+                ended += failed
         return ended
 
     def steps(self, count: int, *, goes_on: bool = True) -> list[Episode]:
@@ -234,8 +237,10 @@ class Rollout:
                 if not self._waiting:
                     self._start(self.num_lanes)
                     count -= self._advance(count)
-                counted = self._count(count)
+                counted, self._waiting = self._waiting[:count], self._waiting[count:]  # They are handed over now.
                 count -= len(counted)
+                if self._columns is not None:
+                    self._columns.uncounted = frozenset(self._waiting)
                 ended += self._hand_over(self._ended_of(counted), is_last=not count, goes_on=goes_on)
                 if not self._waiting:
                     self._begin_next(self.num_lanes)
@@ -325,12 +330,12 @@ class Rollout:
         stored = [builder for builder in self._builders if builder is not None]
         for builder in stored:
             if builder.room <= 0:
-                builder.pause()
+                builder.cut(goes_on=True)
         if columns.row >= columns.capacity:
             self._log_rewards()
             steps = self._steps
             steps.reward, steps.discount = steps.reward.copy(), steps.discount.copy()  # Their row may go.
-            columns.move([builder.rows for builder in stored])
+            columns.move(stored)
             steps.observation = [leaf[columns.row] for leaf in columns.observation]
             self._logged = columns.row
         self._full_at = min([columns.capacity, *(columns.row + builder.room for builder in stored)])
@@ -389,7 +394,7 @@ class Rollout:
     ) -> None:
         """An episode begins in a lane; further arguments as of LaneColumns.begin."""
         assert self._columns is not None
-        rows = self._columns.begin(lane, first, potential)
+        self._columns.begin(lane, first, potential)
         steps = self._steps
         if steps.step_type is self._types:
             steps.step_type, steps.reward, steps.discount = map(np.array, (self._types, steps.reward, steps.discount))
@@ -402,7 +407,7 @@ class Rollout:
         self._log_rewards()
         self._logs.begin(lane)
         if builder is not None:
-            builder.begin(rows)
+            builder.begin(self._columns, lane)
             self._builders[lane] = builder
             self._full_at = min(self._full_at, self._columns.row + builder.room)
         if self._watched is not None:
@@ -427,28 +432,14 @@ class Rollout:
         ended = self._news.ended if self._news is not None else ()
         return [lane for lane in lanes if lane in ended] if ended else []
 
-    def _count(self, most: int) -> list[int]:
-        """The newest step of up to so many lanes that wait is handed over; returns these lanes."""
-        counted, self._waiting = self._waiting[:most], self._waiting[most:]
-        if self._columns is not None:
-            self._columns.uncounted = frozenset(self._waiting)
-        return counted
-
     def _hand_over(self, over: Sequence[int], *, is_last: bool, goes_on: bool) -> list[Episode]:
         """Hands over what is left of episodes that have ended, and at the call's last step of all others."""
-        under_way = self._unsent(over) if is_last else []
+        builders = [builder for lane, builder in enumerate(self._builders) if is_last and lane not in over]
+        under_way = [builder for builder in builders if builder is not None and builder.has_unsent_steps]
         ended = self._end(over, end_of_iteration=is_last and not under_way)
         for number, builder in enumerate(under_way, 1):
-            if goes_on:
-                builder.pause(end_of_iteration=number == len(under_way))
-            else:
-                builder.finish(ends_episode=False, end_of_iteration=number == len(under_way))
+            builder.cut(goes_on=goes_on, end_of_iteration=number == len(under_way))
         return ended
-
-    def _unsent(self, over: Sequence[int] = ()) -> list[SegmentBuilder]:
-        """Builders of all episodes under way but those in some lanes, as far as they have steps to hand over."""
-        builders = (builder for lane, builder in enumerate(self._builders) if lane not in over)
-        return [builder for builder in builders if builder is not None and builder.has_unsent_steps]
 
     def _end(self, over: Sequence[int], *, end_of_iteration: bool) -> list[Episode]:
         """Hands over what is left of episodes that have ended, of all of them before the first is told: that may raise.
@@ -467,7 +458,7 @@ class Rollout:
         builder = self._builders[lane]
         self._forget(lane)
         if builder is not None:
-            builder.finish(ends_episode=True, end_of_iteration=end_of_iteration)
+            builder.cut(ends_episode=True, end_of_iteration=end_of_iteration)
         if self._watched is not None:
             self._watched.tell(lane)
         self._log_rewards()
@@ -498,7 +489,7 @@ class Rollout:
         """Hands over all steps so far, without those of the next call; all lanes are to be reset."""
         for builder in self._builders:
             if builder is not None:
-                builder.finish(ends_episode=False)
+                builder.cut()
         self._give_up()
 
     def _give_up(self) -> None:
@@ -528,13 +519,7 @@ class Rollout:
         self._forget(lane)
         self._records.pop(lane, None)
         if builder is not None:
-            builder.finish(ends_episode=False)
-
-    def _take_failed(self) -> list[Episode]:
-        failed, self._failed = self._failed, []
-        for episode in failed:
-            self._on_episode(episode)
-        return failed
+            builder.cut()
 
     def _answer_faults(self) -> None:
         while self._faults:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -47,17 +46,17 @@ class LaneColumns(StepColumns):
         self._return = np.zeros(num_lanes)  # Of each episode so far: R_t = gamma R_(t-1) + r_t.
         self.uncounted: frozenset[int] = frozenset()
 
-    def move(self, held: Sequence[LaneRows]) -> None:
+    def move(self, held: Sequence[SegmentBuilder]) -> None:
         """Makes room: the oldest row that is held becomes row 0."""
-        first = min([self.row, *(rows.first_observation for rows in held)])
+        first = min([self.row, *(builder.first_observation for builder in held)])
         end = self.row
         for observations in (*self.observation, *_present(self.potential)):
             observations[: end + 1 - first] = observations[first : end + 1]
         for of_steps in (*self.action, self.reward, self.discount, *_present(self.returns, self.explored)):
             of_steps[: end - first] = of_steps[first:end]
         self.row -= first
-        for rows in held:
-            rows.moved(first)
+        for builder in held:
+            builder.moved(first)
 
     def add(self, action: Sequence[np.ndarray], explored: np.ndarray) -> None:
         """The step that was written into this row: its action, and which lanes explored in it, `[N]` bool."""
@@ -72,7 +71,7 @@ class LaneColumns(StepColumns):
             self.explored[row] = explored
         self.row = row + 1
 
-    def begin(self, lane: int, first: Sequence[np.ndarray] | None, potential: np.ndarray | None = None) -> LaneRows:
+    def begin(self, lane: int, first: Sequence[np.ndarray] | None, potential: np.ndarray | None = None) -> None:
         """An episode begins in a lane.
 
         Args:
@@ -86,71 +85,10 @@ class LaneColumns(StepColumns):
         if self.potential is not None and potential is not None:
             self.potential[self.row, lane] = potential[lane]
         self._return[lane] = 0.0
-        return LaneRows(self, lane)
 
 
 def _present(*columns: np.ndarray | None) -> list[np.ndarray]:
     return [column for column in columns if column is not None]
-
-
-class LaneRows:
-    """The rows of one lane's episode that are held for its next segments.
-
-    Args:
-      columns: Of all lanes.
-      lane: From 0; its episode begins with the newest observation.
-
-    Attributes:
-      first_observation: Row of the oldest observation that is held.
-    """
-
-    def __init__(self, columns: LaneColumns, lane: int) -> None:
-        self._columns = columns
-        self._lane = lane
-        self.first_observation = self._first_step = columns.row
-
-    @property
-    def _end(self) -> int:
-        return self._columns.row - (self._lane in self._columns.uncounted)
-
-    @property
-    def steps(self) -> int:
-        """How many steps are held."""
-        return self._end - self._first_step
-
-    @property
-    def observations(self) -> int:
-        """How many observations are held: one behind each step, and those before them."""
-        return self._end + 1 - self.first_observation
-
-    def columns(self) -> dict[str, Any]:
-        """All of them, as a Segment's `observation`, `action`, `reward`, `discount` and those of `Layout.optional`."""
-        lane, columns = self._lane, self._columns
-        seen, taken = slice(self.first_observation, self._end + 1), slice(self._first_step, self._end)
-        return {
-            "observation": [column[seen, lane].copy() for column in columns.observation],
-            "action": [column[taken, lane].copy() for column in columns.action],
-            "reward": columns.reward[taken, lane].copy(),
-            "discount": columns.discount[taken, lane].copy(),
-            "returns": None if columns.returns is None else _as_returns(columns.returns[taken, lane]),
-            "explored": None if columns.explored is None else columns.explored[taken, lane].copy(),
-            "potential": None if columns.potential is None else columns.potential[seen, lane].copy(),
-        }
-
-    def drop(self, steps: int, observations: int) -> None:
-        """Forgets so many, from the oldest on."""
-        self._first_step += steps
-        self.first_observation += observations
-
-    def moved(self, rows: int) -> None:
-        """All rows have moved by so many."""
-        self._first_step -= rows
-        self.first_observation -= rows
-
-
-def _as_returns(returns: np.ndarray) -> np.ndarray:
-    """Returns of float64 as the layout has them."""
-    return np.clip(returns, -_LARGEST, _LARGEST).astype(np.float32)
 
 
 class SegmentBuilder:
@@ -171,10 +109,8 @@ class SegmentBuilder:
 
     Attributes:
       layout, gamma: As above.
-      rows: The episode's steps, from `begin` on.
+      first_observation: Row of the oldest observation that is held for the next segment.
     """
-
-    rows: LaneRows
 
     def __init__(
         self,
@@ -202,9 +138,19 @@ class SegmentBuilder:
         self._lead = 0  # Steps held that were sent already.
         self._context = 0  # Steps of the lead at which no sample starts any more.
 
-    def begin(self, rows: LaneRows) -> None:
-        """The episode begins in these rows."""
-        self.rows = rows
+    def begin(self, columns: LaneColumns, lane: int) -> None:
+        """The episode begins in a lane, with the newest observation."""
+        self._columns, self._lane = columns, lane
+        self.first_observation = self._first_step = columns.row
+
+    def moved(self, rows: int) -> None:
+        """All rows have moved by so many."""
+        self._first_step -= rows
+        self.first_observation -= rows
+
+    @property
+    def _end(self) -> int:
+        return self._columns.row - (self._lane in self._columns.uncounted)
 
     @property
     def most_rows(self) -> int:
@@ -214,34 +160,28 @@ class SegmentBuilder:
     @property
     def room(self) -> int:
         """Steps that the episode may take until its segment is full."""
-        return self._max_steps - (self.rows.steps - self._lead)
+        return self._max_steps - (self._end - self._first_step - self._lead)
 
     @property
     def has_unsent_steps(self) -> bool:
         """Whether it holds steps that no segment has brought yet."""
-        return self.rows.steps > self._lead
+        return self._end - self._first_step > self._lead
 
-    def pause(self, *, end_of_iteration: bool = False) -> None:
-        """Sends the steps so far; the episode continues."""
-        if self.has_unsent_steps:
-            self._cut(goes_on=True, end_of_iteration=end_of_iteration)
-
-    def finish(self, *, ends_episode: bool, end_of_iteration: bool = False) -> None:
-        """Sends what is left.
+    def cut(self, *, goes_on: bool = False, ends_episode: bool = False, end_of_iteration: bool = False) -> None:
+        """Sends the steps since the last cut, if there are any.
 
         Args:
-          ends_episode: False where the worker stops in mid-episode.
+          goes_on: The episode continues: what its next segment begins with is kept.
+          ends_episode: The environment has ended it; otherwise the worker breaks it off.
           end_of_iteration: Nothing more follows in this iteration.
         """
-        if self.has_unsent_steps:
-            self._cut(ends_episode=ends_episode, end_of_iteration=end_of_iteration)
-
-    def _cut(self, *, goes_on: bool = False, ends_episode: bool = False, end_of_iteration: bool = False) -> None:
-        """Sends the steps that are held; if the episode continues, keeps those that the next segment begins with."""
-        rows = self.rows
-        steps = rows.steps
+        if not self.has_unsent_steps:
+            return
+        lane, columns, end = self._lane, self._columns, self._end
+        steps = end - self._first_step
+        seen, taken = slice(self.first_observation, end + 1), slice(self._first_step, end)
         deferred = min(self._look_ahead, steps - self._context) if goes_on else 0
-        history = rows.observations - 1 - steps
+        history = self._first_step - self.first_observation
         segment = Segment(
             worker_id=0,  # This and the next three are filled in when it is sent.
             incarnation=0,
@@ -256,16 +196,27 @@ class SegmentBuilder:
             context=self._context,
             deferred=deferred,
             episode=np.array([[self._number, self._dropped]], np.int64) if self.layout.episode else None,
-            **rows.columns(),
+            observation=[column[seen, lane].copy() for column in columns.observation],
+            action=[column[taken, lane].copy() for column in columns.action],
+            reward=columns.reward[taken, lane].copy(),
+            discount=columns.discount[taken, lane].copy(),
+            returns=None if columns.returns is None else _as_float32(columns.returns[taken, lane]),
+            explored=None if columns.explored is None else columns.explored[taken, lane].copy(),
+            potential=None if columns.potential is None else columns.potential[seen, lane].copy(),
         )
         given_up = max(0, steps - deferred - self._look_back)
         dropped = max(0, history + given_up - self._history)
-        rows.drop(given_up, dropped)
+        self._first_step += given_up
+        self.first_observation += dropped
         self._dropped += dropped
         self._lead = steps - given_up
         self._context = self._lead - deferred
         self._starts_episode &= given_up == 0
         self._send(segment)
+
+
+def _as_float32(returns: np.ndarray) -> np.ndarray:
+    return np.clip(returns, -_LARGEST, _LARGEST).astype(np.float32)
 
 
 def segment_builder(
