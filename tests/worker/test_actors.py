@@ -10,7 +10,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import FakeParams, agent_of
 from tfagents_system.policies.worker_policy import LaneSteps, WorkerPolicy, make_worker_policy
-from tfagents_system.worker.actors import EpisodeShare, GreedyEpisodes, PolicyActor, RandomActor
+from tfagents_system.worker.actors import EpisodeShare, PolicyActor, RandomActor
 
 OBSERVATION = tf.TensorSpec((2,), tf.float32)
 ACTIONS = {
@@ -46,21 +46,23 @@ def test_no_place_among_several_environments_is_preferred() -> None:
 @pytest.mark.parametrize("algorithm", ["sac", "dqn"])
 def test_greedy_episodes_have_the_greedy_actions_and_the_others_explore(algorithm: str) -> None:
     policy = policy_of(algorithm, 2)
-    numbers = iter(range(100))
-    greedy = GreedyEpisodes(EpisodeShare(0.5, 1), lambda: next(numbers))
-    actor = PolicyActor(policy, greedy)
+    share, greedy = EpisodeShare(0.5, 1), list[bool]()
+
+    def is_greedy() -> bool:
+        greedy.append(share.has(len(greedy)))
+        return greedy[-1]
+
+    actor = PolicyActor(policy, is_greedy)
     seen = LaneSteps.of([ts.restart(np.array([0.4, -0.1], np.float32))] * 2)
     best = policy.act(seen, True)[0]
-    kinds = []
     for _ in range(6):
         actor.reset([0, 1])
-        kinds.append((0 in greedy, 1 in greedy))
         both = np.array([actor.act(seen)[0] for _ in range(20)])
         for lane in (0, 1):
             is_best = both[:, lane] == best[lane]
-            assert is_best.all() == (lane in greedy)
-            assert actor.was_greedy[lane] or lane not in greedy
-    assert len(set(kinds)) > 1 and sum(map(sum, kinds)) == 6, "half of the twelve"
+            assert is_best.all() == greedy[lane - 2]
+            assert actor.was_greedy[lane] or not greedy[lane - 2]
+    assert sum(greedy) == 6 and len(greedy) == 12 and len(set(zip(greedy[::2], greedy[1::2], strict=True))) > 1
 
 
 def test_random_actions_count_as_explored() -> None:

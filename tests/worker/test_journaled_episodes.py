@@ -25,7 +25,6 @@ from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.actors import PolicyActor
 from tfagents_system.worker.collector import Collector, JournaledCollector
 from tfagents_system.worker.episode_runner import Activity, EpisodeRunner
-from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.workers import WorkerEnvironments
 
 ITERATIONS, STEPS = 15, 7
@@ -137,7 +136,7 @@ class Start:
         self.params = params = make_params(name)
         agent, layout = acting(name)
         policy = Exploring(agent, number, 1)
-        self.newest = types.SimpleNamespace(policy=policy, train_step=7, refresh=None)
+        self.newest = types.SimpleNamespace(policy=policy, train_step=7)
         self.agent = agent
         role = types.SimpleNamespace(
             name="worker_1",
@@ -166,13 +165,13 @@ class Start:
         self.sent = []
         sender = types.SimpleNamespace(send=self.sent.append, confirm=lambda: None)
         self.collector = JournaledCollector(role, number, number, self.runner, sender, layout, self.newest)
+        self.actor = PolicyActor(policy, self.collector.greedy)
 
     def collect(self, iteration):
         """What an iteration brings: its segments and the episodes that ended in it. Evaluations are in between."""
         self.newest.policy.assign(as_after_training(self.agent, iteration))
-        actor = NewestPolicy.actor(self.newest, None, self.collector.greedy)
         count = STEPS + iteration % 2
-        episodes = self.collector.collect_steps(iteration, count, actor)
+        episodes = self.collector.collect_steps(iteration, count, self.actor)
         sent, self.sent[:] = list(self.sent), []
         brought = sum(segment.num_steps for segment in sent)
         assert brought == count

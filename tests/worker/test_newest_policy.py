@@ -18,6 +18,7 @@ from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.worker import newest_policy as module
 from tfagents_system.worker import worker as worker_module
+from tfagents_system.worker.actors import PolicyActor
 from tfagents_system.worker.newest_policy import BackPressure, NewestPolicy
 from tfagents_system.worker.worker import Worker
 
@@ -192,7 +193,7 @@ def test_an_evaluation_acts_with_its_own_weights_and_gives_the_newest_back(run: 
 
 def test_an_actor_looks_every_so_many_steps(run: Run) -> None:
     run.worker.follow(run.publish(7, 1, 10))
-    plain, fresh = run.worker.actor(None), run.worker.actor(4)
+    plain, fresh = (PolicyActor(run.worker.policy, False, run.worker.refresh, period) for period in (None, 4))
     found = []
     for step in range(11, 23):
         run.publish(7, 1, step, tell=False)
@@ -278,7 +279,7 @@ def test_an_asynchronous_worker_without_a_trainer_soon_acts_at_random(
     worker = waiting_worker(run, [False], get)
     own = {"initial_collect_steps": 10, "num_initial_episodes": 0, "prior_data": None}
     worker._params = SimpleNamespace(asynchronous=True, max_policy_lag=1, policy_refresh_steps=None, **own)
-    worker._alone_secs, worker._random, worker._collector.greedy = alone_secs, object(), None
+    worker._alone_secs, worker._random, worker._actor = alone_secs, object(), object()
     worker._iteration_done = -1
     worker._wait_for_policy(0)
     assert heard == [0.0] + [worker_module._NEWS_SECS] * waits and worker._exploring() is worker._random

@@ -64,37 +64,13 @@ class EpisodeShare:
         return number == random.Random(f"{self._seed} {group}").randrange(max(self._first, first), behind)
 
 
-class GreedyEpisodes:
-    """Which of the episodes under way are collected without exploration (`greedy_episode_share`).
-
-    Args:
-      share: Which episodes are greedy.
-      number: Of the episode that begins.
-    """
-
-    def __init__(self, share: EpisodeShare, number: Callable[[], int]) -> None:
-        self._share = share
-        self._number = number
-        self._lanes: set[int] = set()
-
-    def begin(self, lane: int) -> None:
-        """An episode begins in a lane."""
-        if self._share.has(self._number()):
-            self._lanes.add(lane)
-        else:
-            self._lanes.discard(lane)
-
-    def __contains__(self, lane: int) -> bool:
-        """Whether the episode in a lane is greedy."""
-        return lane in self._lanes
-
-
 class PolicyActor:
     """A policy's actions.
 
     Args:
       policy: The policy.
-      greedy: The modes of its distributions rather than samples: always, or in some episodes.
+      greedy: The modes of its distributions rather than samples: always, or in those episodes for which the function is
+        true when they begin.
       refresh: Gives the policy newer weights, if there are any; its memory stays.
       period_steps: Steps of each lane from one call of `refresh` to the next; None: it is not called.
     """
@@ -102,12 +78,13 @@ class PolicyActor:
     def __init__(
         self,
         policy: WorkerPolicy,
-        greedy: bool | GreedyEpisodes = False,
+        greedy: bool | Callable[[], bool] = False,
         refresh: Callable[[], None] = lambda: None,
         period_steps: int | None = None,
     ) -> None:
         self._policy, self._greedy = policy, greedy
         self._refresh, self._period_steps, self._steps_left = refresh, period_steps, period_steps
+        self._greedy_lanes = np.zeros(1 if isinstance(greedy, bool) else policy.num_lanes, np.bool_)
 
     @property
     def explored(self) -> np.ndarray:
@@ -122,9 +99,9 @@ class PolicyActor:
         return self._policy.q_values
 
     def reset(self, lanes: Sequence[int]) -> None:
-        if isinstance(self._greedy, GreedyEpisodes):
+        if not isinstance(self._greedy, bool):
             for lane in lanes:
-                self._greedy.begin(lane)
+                self._greedy_lanes[lane] = self._greedy()
         self._policy.reset(lanes)
 
     def act(self, steps: LaneSteps) -> list[np.ndarray]:
@@ -135,10 +112,8 @@ class PolicyActor:
             self._steps_left -= 1
         if isinstance(self._greedy, bool):
             return self._policy.act(steps, self._greedy)
-        greedy = np.array([lane in self._greedy for lane in range(len(steps.step_type))])
-        if greedy.all() or not greedy.any():
-            return self._policy.act(steps, bool(greedy[0]))
-        return self._policy.act(steps, greedy)
+        greedy = self._greedy_lanes
+        return self._policy.act(steps, bool(greedy[0]) if greedy.all() or not greedy.any() else greedy)
 
 
 class RandomActor:

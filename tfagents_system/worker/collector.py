@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from tfagents_system.run_files.episodes import Cut, EpisodeJournal, EpisodeUnder
 from tfagents_system.transport.episode_reports import Episode, KeptEpisode, eval_share
 from tfagents_system.transport.layout import Column, Layout
 from tfagents_system.transport.segments import Segment
-from tfagents_system.worker.actors import Actor, EpisodeShare, GreedyEpisodes
+from tfagents_system.worker.actors import Actor, EpisodeShare
 from tfagents_system.worker.background import BackgroundSender
 from tfagents_system.worker.episode_runner import COLLECTING, EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestPolicy
@@ -48,7 +48,7 @@ class Collector:
       policy: Collects.
 
     Attributes:
-      greedy: Those of the episodes that are collected without exploration; None: there are none.
+      greedy: Of the actor: whether the episode that begins is collected without exploration.
       number: Of the next episode, among all of the worker's. In a deterministic run it decides what is random in the
         episode, whichever start of the worker collects it.
     """
@@ -76,7 +76,9 @@ class Collector:
         # Episode 0 is never held out: there is something to train on.
         self._held_out = EpisodeShare(params.validation_share, held_out_seed, first=1)
         greedy = EpisodeShare(params.greedy_episode_share, greedy_seed)
-        self.greedy = GreedyEpisodes(greedy, lambda: self.number) if params.greedy_episode_share else None
+        self.greedy: bool | Callable[[], bool] = False
+        if params.greedy_episode_share:
+            self.greedy = lambda: greedy.has(self.number)
         self._curriculum = Curriculum.from_config(params.env_config)
         self._observers = list(params.train_observers_ctor())
         self._best = BestOfWorker(params.keep_best_episodes)

@@ -16,7 +16,6 @@ from tfagents_system.policies.worker_policy import WorkerPolicy
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.connection import Reader
 from tfagents_system.transport.tables import Progress
-from tfagents_system.worker.actors import GreedyEpisodes, PolicyActor
 
 _LOOK_SECS, _MAX_LOOK_SECS = 2.0, 30.0  # Between two looks for news that got lost.
 # Within an episode the replay server is asked so seldom: 1,000 workers may do it, and a slow one must not hold them up.
@@ -125,15 +124,6 @@ class NewestPolicy:
         self._memory_of: tuple[int, tuple[int, int]] = (0, (0, 0))  # The trainer's session, and where that shares.
         self._number = 0  # Of the policy that was read there last.
         self._refresh_at = 0.0
-
-    def actor(self, refresh_steps: int | None, greedy: GreedyEpisodes | None = None) -> PolicyActor:
-        """Explores with these weights, but in the greedy episodes.
-
-        Args:
-          refresh_steps: It looks for newer weights every so many steps; None: it does not.
-          greedy: Episodes without exploration; None: there are none.
-        """
-        return PolicyActor(self.policy, greedy or False, self.refresh, refresh_steps)
 
     def follow(self, progress: Progress | None) -> None:
         """Takes the newest weights if the trainer has published newer ones than these."""

@@ -39,7 +39,7 @@ from tfagents_system.transport.connection import Connection, StoppedError, Waiti
 from tfagents_system.transport.episode_reports import EVAL, TRAIN, Episode, Report, eval_episodes, extra_episodes
 from tfagents_system.transport.layout import Layout
 from tfagents_system.transport.run_layout import run_layout
-from tfagents_system.worker.actors import Actor, RandomActor
+from tfagents_system.worker.actors import Actor, PolicyActor, RandomActor
 from tfagents_system.worker.background import (
     BackgroundHeartbeat,
     BackgroundReader,
@@ -152,6 +152,8 @@ class Worker:
         is_journaled = role.deterministic and params.env_steps_per_iter is not None
         make_collector: type[Collector] = JournaledCollector if is_journaled else Collector
         self._collector = make_collector(role, start, incarnation, self._runner, self._sender, layout, self._policy)
+        period = params.policy_refresh_steps if params.asynchronous else None
+        self._actor = PolicyActor(policy, self._collector.greedy, self._policy.refresh, period)
         self._evaluator = Evaluator(
             params,
             worker_id,
@@ -247,10 +249,7 @@ class Worker:
         return eval_episodes(self._params.num_eval_episodes, self._role.slots.sharing_evaluations, self._id)
 
     def _exploring(self) -> Actor:
-        if self._policy.version < 0:
-            return self._random
-        period = self._params.policy_refresh_steps if self._params.asynchronous else None
-        return self._policy.actor(period, self._collector.greedy)
+        return self._random if self._policy.version < 0 else self._actor
 
     def _report_collected(self, report: Report) -> None:
         """Sends what an iteration's episodes were like. Kept ones have large files: the sender makes the messages."""
@@ -482,7 +481,7 @@ class ExpertWorker(Worker):
         return FixedPolicy(policy, specs.load_actions(self._role.paths.specs), num_lanes)
 
     def _exploring(self) -> Actor:
-        return self._policy.actor(None, self._collector.greedy)
+        return self._actor
 
     def _report_collected(self, report: Report) -> None:
         policy = self._policy.policy
