@@ -93,7 +93,7 @@ class Collector:
     def collect_random(self, count: int, actor: Actor) -> None:
         """Collects so many of the first random episodes, or steps where `initial_collect_steps` counts them.
 
-        With iterations of whole episodes those that are under way after these steps are given up.
+        Episodes that are under way after these steps are given up.
 
         Raises:
           StoppedError, EnvironmentFault, TooLargeError: As of `collect_episodes`.
@@ -102,13 +102,8 @@ class Collector:
             self.collect_episodes(INIT_ITERATION, count, actor)
             return
         self._runner.repeat(COLLECT_STREAM, INIT_ITERATION)
-        self.collect_steps(INIT_ITERATION, count, actor, goes_on=self._continues_random_episodes)
-        if not self._continues_random_episodes:
-            self._rollout = None
-
-    @property
-    def _continues_random_episodes(self) -> bool:
-        return self._params.env_steps_per_iter is not None
+        self.collect_steps(INIT_ITERATION, count, actor)
+        self._rollout = None
 
     def collect_episodes(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
         """Collects so many whole episodes; all of their steps are sent, and may not be stored yet.
@@ -124,14 +119,13 @@ class Collector:
         with self._collecting(iteration, actor):
             return rollout.episodes(count)
 
-    def collect_steps(self, iteration: int, count: int, actor: Actor, *, goes_on: bool = True) -> list[Episode]:
+    def collect_steps(self, iteration: int, count: int, actor: Actor) -> list[Episode]:
         """Collects so many steps, of all of the worker's environments together, in the episodes that are under way.
 
         Args:
           iteration: Of the steps.
           count: How many.
           actor: Chooses the actions.
-          goes_on: Whether the episodes that are under way then go on.
 
         Returns:
           Those that ended.
@@ -144,7 +138,7 @@ class Collector:
         self._rollout.actor = actor
         self._runner.repeat(COLLECT_STREAM, iteration, reseeds_environments=False)
         with self._collecting(iteration, actor):
-            return self._rollout.steps(count, goes_on=goes_on)
+            return self._rollout.steps(count, goes_on=iteration != INIT_ITERATION)
 
     def _begin_steps(self, iteration: int, actor: Actor) -> Rollout:
         """A rollout whose first iteration of steps is this one."""
@@ -305,10 +299,6 @@ class JournaledCollector(Collector):
         self._first_number = eval_share(self._params.num_initial_episodes, range(role.num_workers), role.worker_id)
         self._record: Record | None = None  # Of the newest episode.
         self._is_repeating = False
-
-    @property
-    def _continues_random_episodes(self) -> bool:
-        return False
 
     def _begin_steps(self, iteration: int, actor: Actor) -> Rollout:
         """Goes on in the episode that was under way at the end of the iteration before."""
