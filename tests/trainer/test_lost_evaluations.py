@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 
+from tests.support.workers_in_parts import bare_worker
 from tfagents_system.machine.claims import SlotCounts
 from tfagents_system.machine.files import write_json
 from tfagents_system.run_files.run_paths import RunPaths
@@ -17,7 +18,6 @@ from tfagents_system.transport.episode_reports import Episode, Evaluations, Repo
 from tfagents_system.transport.tables import EVAL_WEIGHTS, REPORTS, Progress
 from tfagents_system.worker import evaluator as evaluator_module
 from tfagents_system.worker.evaluator import Evaluator
-from tfagents_system.worker.worker import Worker
 
 STRAGGLER_SECS = 30.0
 
@@ -93,16 +93,9 @@ class Connection:
 
 
 def worker_with(evaluator: Evaluator, **attributes: Any) -> Any:
-    """A worker's loop without the process, its server and its environments."""
-    worker: Any = Worker.__new__(Worker)
-    worker._evaluator = evaluator
-    worker._role = types.SimpleNamespace(joined=None)
-    worker._progress = types.SimpleNamespace(get=lambda wait_secs=0.0: None, newest="progress")
-    worker._runner = types.SimpleNamespace(rest=lambda: None)
-    worker._activity = types.SimpleNamespace(spend=contextlib.nullcontext, beat=lambda *_, **__: None)
-    worker._collector = types.SimpleNamespace(confirm=lambda: None)
-    vars(worker).update(attributes)
-    return worker
+    """A worker without news of its trainer."""
+    progress = types.SimpleNamespace(get=lambda wait_secs=0.0: None, newest="progress")
+    return bare_worker(_evaluator=evaluator, _progress=progress, **attributes)
 
 
 def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):

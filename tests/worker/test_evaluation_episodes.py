@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -15,14 +13,12 @@ import pytest
 from tests.support.acting import LaneActor
 from tests.support.fakes import CounterEnv, FakeParams
 from tests.support.tracks_driven import Tracks
-from tfagents_system.envs.curriculum import Curriculum
+from tests.support.workers_in_parts import runner_of
 from tfagents_system.examples.racing import params as racing
-from tfagents_system.role import Role
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.episode_reports import Episode, Report, eval_episodes, summarize
-from tfagents_system.worker.episode_runner import Activity, EpisodeRunner
 from tfagents_system.worker.evaluator import Evaluator
-from tfagents_system.workers import MemoryLimit, WorkerEnvironments
+from tfagents_system.workers import MemoryLimit
 
 CURRICULUM = {"friction": {"iters": [0, 2], "range": [1.2, 0.9], "apply_to_eval": True}}
 HELD_OUT = [f"closed/held_out/{k}" for k in range(5)]
@@ -94,20 +90,9 @@ def evaluator_of(
 ) -> Evaluator:
     """What one of so many workers evaluates with, without its process and its server."""
     numbers = eval_episodes(num_episodes, range(workers), worker)
-    never: Any = types.SimpleNamespace(is_set=lambda: False)
-    role: Any = types.SimpleNamespace(params=params, deterministic=deterministic, seed=0, worker_id=worker, stop=never)
-    role.derived_seed = functools.partial(Role.derived_seed, role)
-    curriculum = Curriculum.from_config(params.env_config)
-    environments = WorkerEnvironments(params, worker, envs, min(envs, len(numbers)), role.derived_seed, curriculum)
-    silent: Any = types.SimpleNamespace(beat=lambda *args, **kwargs: None)
-    activity = Activity(silent, worker, lambda state: {})
-    guard: Any = types.SimpleNamespace(
-        stepping=lambda envs: None, stopped_stepping=lambda: None, busy=lambda what: contextlib.nullcontext()
-    )
-    policy: Any = types.SimpleNamespace(
-        policy=types.SimpleNamespace(reseed=lambda seed: None, with_lanes=lambda count: None)
-    )
-    runner = EpisodeRunner(role, environments, guard, activity, np.random.default_rng(0), policy)
+    acting = types.SimpleNamespace(reseed=lambda seed: None, with_lanes=lambda count: None)
+    policy: Any = types.SimpleNamespace(policy=acting)
+    _, runner = runner_of(params, policy, worker, envs, min(envs, len(numbers)), deterministic=deterministic)
     nothing: Any = None
     return Evaluator(params, worker, numbers, nothing, nothing, nothing, runner, policy)
 

@@ -1,6 +1,5 @@
 """A deterministic run's worker that starts again goes on in its episodes as if it had never stopped."""
 
-import contextlib
 import dataclasses
 import functools
 import types
@@ -11,21 +10,19 @@ import pytest
 from tf_agents.specs import tensor_spec
 
 from tests.support.numpy_actors import as_after_training
+from tests.support.workers_in_parts import runner_of
 from tfagents_system.agents.agent import make_worker_agent
-from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies.worker_policy import NumpyWorkerPolicy
 from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.role import EVAL_STREAM, Role
+from tfagents_system.role import EVAL_STREAM
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.layout import OPTIONAL_COLUMNS
 from tfagents_system.transport.run_layout import run_layout
 from tfagents_system.worker.actors import PolicyActor
 from tfagents_system.worker.collector import Collector, JournaledCollector
-from tfagents_system.worker.episode_runner import Activity, EpisodeRunner
-from tfagents_system.workers import WorkerEnvironments
 
 ITERATIONS, STEPS = 15, 7
 CURRICULUM = {"mass": {"iters": [0, 3, 4, 9], "range": [1.0, 2.0]}}
@@ -115,14 +112,6 @@ def make_params(name):
     return params
 
 
-class Guard:
-    """Of a worker that never hangs."""
-
-    stepping = staticmethod(lambda envs: None)
-    stopped_stepping = staticmethod(lambda: None)
-    busy = staticmethod(lambda what: contextlib.nullcontext())
-
-
 class Start:
     """One start of a worker, of all that collects.
 
@@ -138,30 +127,9 @@ class Start:
         policy = Exploring(agent, number, 1)
         self.newest = types.SimpleNamespace(policy=policy, train_step=7)
         self.agent = agent
-        role = types.SimpleNamespace(
-            name="worker_1",
-            params=params,
-            deterministic=True,
-            num_workers=2,
-            worker_id=1,
-            seed=5,
-            stop=types.SimpleNamespace(is_set=lambda: False),
-            paths=RunPaths(folder),
-        )
-        role.derived_seed = functools.partial(Role.derived_seed, role)
-        self.curriculum = Curriculum.from_config(params.env_config)
-        self.environments = WorkerEnvironments(
-            params,
-            1,
-            1,
-            1,
-            lambda stream, *further: role.derived_seed(stream, 1, number, *further),
-            self.curriculum,
-        )
-        heartbeat = types.SimpleNamespace(beat=lambda *args, **kwargs: None)
-        self.activity = Activity(heartbeat, 1, lambda state: {})
-        rng = np.random.default_rng(number)
-        self.runner = EpisodeRunner(role, self.environments, Guard, self.activity, rng, self.newest)
+        own = {"deterministic": True, "num_workers": 2, "seed": 5, "paths": RunPaths(folder)}
+        role, self.runner = runner_of(params, self.newest, worker_id=1, start=number, **own)
+        self.environments, self.activity = self.runner.environments, self.runner.activity
         self.sent = []
         sender = types.SimpleNamespace(send=self.sent.append, confirm=lambda: None)
         self.collector = JournaledCollector(role, number, number, self.runner, sender, layout, self.newest)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.fakes import FakeParams
+from tests.support.workers_in_parts import bare_worker
 from tfagents_system.policies import weights
 from tfagents_system.policies.shared_weights import NOWHERE, SharedWeights
 from tfagents_system.transport import tables
@@ -19,8 +18,7 @@ from tfagents_system.transport.connection import StoppedError
 from tfagents_system.worker import newest_policy as module
 from tfagents_system.worker import worker as worker_module
 from tfagents_system.worker.actors import PolicyActor
-from tfagents_system.worker.newest_policy import BackPressure, NewestPolicy
-from tfagents_system.worker.worker import Worker
+from tfagents_system.worker.newest_policy import NewestPolicy
 
 
 class Policy:
@@ -205,22 +203,12 @@ def test_an_actor_looks_every_so_many_steps(run: Run) -> None:
 
 def waiting_worker(run: Run, is_over: list[bool], get: Callable[..., tables.Progress | None]) -> Any:
     """A worker in lock-step of which only the wait for a policy works; `get` is its progress."""
-    worker: Any = Worker.__new__(Worker)
-    worker._role = SimpleNamespace(deterministic=False)
-    worker._is_stopped = lambda: is_over[0]
-    worker._params = SimpleNamespace(asynchronous=False, max_policy_lag=1)
-    worker._connection = SimpleNamespace(address="localhost:1")
-    worker._policy = run.worker
-    worker._activity = SimpleNamespace(spend=nullcontext, beat=lambda *_, **__: None, steps=0)
-    worker._collector, worker._evaluator = (
-        SimpleNamespace(confirm=lambda: None),
-        SimpleNamespace(tell_again=lambda: None),
+    return bare_worker(
+        _is_stopped=lambda: is_over[0],
+        _params=SimpleNamespace(asynchronous=False, max_policy_lag=1),
+        _policy=run.worker,
+        _progress=SimpleNamespace(get=get),
     )
-    worker._runner = SimpleNamespace(rest=lambda: None)
-    worker._evaluate_if_due = lambda: None
-    worker._back_pressure = BackPressure(FakeParams({}))
-    worker._progress = SimpleNamespace(get=get)
-    return worker
 
 
 def test_a_worker_waits_for_the_word_of_a_policy_that_memory_has_already(run: Run) -> None:
@@ -303,7 +291,6 @@ def test_an_asynchronous_worker_without_a_trainer_soon_acts_at_random(
 def test_only_where_a_run_begins_at_random_it_does_so_without_a_trainer(
     own: dict[str, Any], iteration_done: int, acts: bool
 ) -> None:
-    worker: Any = Worker.__new__(Worker)
     params = {"initial_collect_steps": 10, "num_initial_episodes": 0, "prior_data": None}
-    worker._params, worker._iteration_done = SimpleNamespace(**{**params, **own}), iteration_done
+    worker = bare_worker(_params=SimpleNamespace(**{**params, **own}), _iteration_done=iteration_done)
     assert worker._acts_alone(1e6) is acts

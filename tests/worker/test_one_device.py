@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import types
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,21 @@ import pytest
 from tests.support.acting import LaneActor
 from tests.support.devices_for_tests import DummyDevice
 from tests.support.fakes import FakeParams
+from tests.support.workers_in_parts import bare_worker, runner_of
 from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.curriculum import Curriculum, Place
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.role import Role
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.transport.episode_reports import TRAIN, Episode, KeptEpisode, Report
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.collector import Collector
-from tfagents_system.worker.episode_runner import Activity, EnvironmentGuard, EpisodeRunner
+from tfagents_system.worker.episode_runner import EnvironmentGuard
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.sender import RefusedError
-from tfagents_system.worker.worker import Worker
 from tfagents_system.workers import WorkerEnvironments
 
 COLLECT, EVAL = Place(False, 0), Place(True, 0)
@@ -107,34 +105,13 @@ def test_an_evaluator_has_one_device_for_evaluation() -> None:
     assert params.built_as == ["eval", "eval"] and Device.open == 1
     environments.close()
     assert Device.open == 0
-    with pytest.raises(UserError, match="the environment acts in real time"):
-        build(params, count=2, collects=False)
-    assert Device.open == 0
-
-
-def test_several_in_a_worker_are_refused_before_there_are() -> None:
-    with pytest.raises(UserError, match="SAC_ENVS_PER_WORKER=2, but the environment acts in real time"):
-        build(Params(), count=2)
-    assert Device.open == 0
+    for collects in (False, True):
+        with pytest.raises(UserError, match="SAC_ENVS_PER_WORKER=2, but the environment acts in real time"):
+            build(params, count=2, collects=collects)
+        assert Device.open == 0
 
 
 def test_a_device_that_fails_in_an_evaluation_is_closed_before_it_is_built_again() -> None:
-    params = Params()
-    environments = build(params)
-    environments.set_due(3)
-    environments.begin_episode(COLLECT)
-    environments.set_evaluated(0)
-    environments.replace(EVAL, fault())
-    assert len(params.devices) == 2 and environments.collect[0] is environments.evaluation[0]
-    assert params.devices[1].states == [{"gain": 1.0}], "the evaluation's value"
-    assert params.built_as == ["collect", "collect"]
-    assert (environments.faults, environments.eval_faults) == (1, 1)
-    environments.replace(COLLECT, fault())
-    with pytest.raises(EnvironmentFault):
-        environments.replace(EVAL, fault())  # The third in a row in this device.
-
-
-def test_a_device_that_is_built_again_in_an_evaluation_keeps_what_only_training_sets() -> None:
     params = Params()
     params.env_config["curriculum"] = GAIN | {"mass": {"iters": [0, 3], "range": [5.0, 6.0]}}
     environments = build(params)
@@ -142,37 +119,35 @@ def test_a_device_that_is_built_again_in_an_evaluation_keeps_what_only_training_
     environments.begin_episode(COLLECT)
     environments.set_evaluated(0)
     environments.replace(EVAL, fault())
-    assert params.devices[1].states == [{"gain": 1.0}, {"mass": 6.0}]
-    environments.begin_episode(COLLECT)
-    assert params.devices[1].states == [{"gain": 1.0}, {"mass": 6.0}, {"gain": 2.0}]
+    assert len(params.devices) == 2 and environments.collect[0] is environments.evaluation[0]
+    assert params.devices[1].states == [{"gain": 1.0}, {"mass": 6.0}], (
+        "the evaluation's value, and what only training sets"
+    )
+    assert params.built_as == ["collect", "collect"]
+    assert (environments.faults, environments.eval_faults) == (1, 1)
+    environments.replace(COLLECT, fault())
+    with pytest.raises(EnvironmentFault):
+        environments.replace(EVAL, fault())  # The third in a row in this device.
 
 
 def test_what_an_evaluation_has_set_is_set_back_before_the_next_episode() -> None:
     params = Params()
+    params.env_config["curriculum"] = GAIN | {"mass": {"iters": [0, 4], "range": [5.0, 6.0]}}
     environments = build(params)
     environments.set_due(3)
     environments.begin_episode(COLLECT)
     states = params.devices[0].states
-    assert states == [{"gain": 2.0}]
+    assert states[-1] == {"mass": 5.0} and {"gain": 2.0} in states
     for _ in range(2):
         environments.set_evaluated(2)
         assert states[-1] == {"gain": 1.0} and environments.has_due(COLLECT)
         environments.begin_episode(EVAL)
         environments.begin_episode(COLLECT)
         assert states[-1] == {"gain": 2.0} and not environments.has_due(COLLECT)
-    assert len(states) == 5
-
-
-def test_what_an_evaluation_has_set_is_set_back_though_something_else_is_due() -> None:
-    params = Params()
-    params.env_config["curriculum"] = GAIN | {"mass": {"iters": [0, 4], "range": [5.0, 6.0]}}
-    environments = build(params)
-    environments.set_due(3)
-    environments.begin_episode(COLLECT)
     environments.set_evaluated(2)
     environments.set_due(4)
     environments.begin_episode(COLLECT)
-    assert params.devices[0].states[-3:] == [{"gain": 1.0}, {"gain": 2.0}, {"mass": 6.0}]
+    assert states[-3:] == [{"gain": 1.0}, {"gain": 2.0}, {"mass": 6.0}], "though something else is due"
 
 
 class Actor(LaneActor):
@@ -190,20 +165,9 @@ class Work:
 
     def __init__(self, folder: Path) -> None:
         self.params = params = Params()
-        self.environments = build(params)
-        never = types.SimpleNamespace(is_set=lambda: False)
-        role: Any = types.SimpleNamespace(
-            params=params, deterministic=False, num_workers=1, seed=0, name="worker_0", worker_id=0, stop=never
-        )
-        role.paths, role.derived_seed = RunPaths(folder), functools.partial(Role.derived_seed, role)
-        silent: Any = types.SimpleNamespace(beat=lambda *args, **kwargs: None)
-        activity = Activity(silent, 0, lambda state: {})
-        guard: Any = types.SimpleNamespace(
-            stepping=lambda envs: None, stopped_stepping=lambda: None, busy=lambda what: contextlib.nullcontext()
-        )
         policy: Any = types.SimpleNamespace(policy=types.SimpleNamespace(with_lanes=lambda count: None), train_step=0)
-        rng = np.random.default_rng(0)
-        self.runner = EpisodeRunner(role, self.environments, guard, activity, rng, policy)
+        role, self.runner = runner_of(params, policy, paths=RunPaths(folder))
+        self.environments = self.runner.environments
         self.sent: list[Any] = []
         sender: Any = types.SimpleNamespace(send=self.sent.append, confirm=lambda: None)
         env = self.environments.collect[0]
@@ -252,27 +216,6 @@ def test_a_device_waits_once_while_nobody_steps_it(tmp_path: Path) -> None:
     assert sum(segment.num_steps for segment in work.sent) == 5 and device.calls("reset") == [], "it went on"
 
 
-def bare_worker(did: list[str], **parts: Any) -> Any:
-    """A worker's loop without its process; it writes down what it does."""
-
-    def note(what: str) -> Any:
-        return lambda *args, **kwargs: did.append(what)
-
-    worker: Any = Worker.__new__(Worker)
-    worker._params = Params()
-    worker._role = types.SimpleNamespace(
-        deterministic=False, joined=None, stop=types.SimpleNamespace(is_set=lambda: False)
-    )
-    worker._runner = types.SimpleNamespace(rest=note("rest"))
-    worker._guard = types.SimpleNamespace(stopped_stepping=lambda: None, busy=contextlib.nullcontext)
-    worker._sender = types.SimpleNamespace(flush=note("flush"))
-    worker._activity = types.SimpleNamespace(beat=note("beat"), steps=0, spend=contextlib.nullcontext)
-    worker._environments = types.SimpleNamespace(close=note("close"))
-    worker._is_stopped = lambda: False
-    vars(worker).update(parts)
-    return worker
-
-
 def test_a_worker_that_ends_lets_the_device_wait_before_anything_else() -> None:
     did: list[str] = []
     bare_worker(did).close()
@@ -303,16 +246,11 @@ def test_the_device_waits_before_its_worker_does_and_only_then(waits: bool) -> N
         return types.SimpleNamespace(iteration=next(versions))
 
     worker = bare_worker(did)
-    worker._connection = types.SimpleNamespace(address="server")
     worker._progress = types.SimpleNamespace(get=get)
     worker._policy = types.SimpleNamespace(
         follow=lambda progress: None,
         may_collect=lambda oldest, progress, lock_step: progress.iteration >= oldest,
     )
-    worker._back_pressure = types.SimpleNamespace(holds=lambda progress, steps: False)
-    worker._collector = types.SimpleNamespace(confirm=lambda: None)
-    worker._evaluator = types.SimpleNamespace(tell_again=lambda: None)
-    worker._evaluate_if_due = lambda: did.append("evaluate")
     worker._wait_for_policy(5)
     assert did == (["look", "rest", "beat", "wait for news", "evaluate"] if waits else ["look"])
 
@@ -320,8 +258,6 @@ def test_the_device_waits_before_its_worker_does_and_only_then(waits: bool) -> N
 def test_idle_workers_let_their_devices_wait() -> None:
     did: list[str] = []
     worker = bare_worker(did, _hear=lambda wait_secs: did.append("wait for news"))
-    worker._collector = types.SimpleNamespace(confirm=lambda: None)
-    worker._evaluator = types.SimpleNamespace(tell_again=lambda: None)
     worker._wait_for_news()
     assert did == ["rest", "beat", "wait for news"]
 
