@@ -234,14 +234,6 @@ def test_a_server_that_is_away_for_longer_than_anybody_waits_costs_nothing(
     until(lambda: reports(server) == [0, 1, 2], SECS, "the reports")
 
 
-def test_a_flush_ends_when_it_is_told_to(server: Server) -> None:
-    sender = sender_to(server)
-    server.is_up.clear()
-    sender.send(numbered_segment())
-    with pytest.raises(StoppedError):
-        sender.flush(Waiting("segments", SECS, lambda: True))
-
-
 def test_a_reader_returns_what_an_earlier_call_has_begun_to_read() -> None:
     may_answer, answers = threading.Event(), iter(range(9))
 

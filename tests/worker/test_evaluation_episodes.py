@@ -15,9 +15,11 @@ from tests.support.fakes import CounterEnv, FakeParams
 from tests.support.tracks_driven import Tracks
 from tests.support.workers_in_parts import runner_of
 from tfagents_system.examples.racing import params as racing
+from tfagents_system.machine.claims import SlotCounts
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.episode_reports import Episode, Report, eval_episodes, summarize
 from tfagents_system.worker.evaluator import Evaluator
+from tfagents_system.worker.worker import EvalWorker
 from tfagents_system.workers import MemoryLimit
 
 CURRICULUM = {"friction": {"iters": [0, 2], "range": [1.2, 0.9], "apply_to_eval": True}}
@@ -150,3 +152,28 @@ def test_a_worker_that_has_grown_too_large_ends_after_its_share(monkeypatch: pyt
     with pytest.raises(ZeroDivisionError):
         evaluator.play(0, 0, range(3), ended.append)
     assert len(ended) == 3
+
+
+PLACES = SlotCounts(local=2, planned=2, most=8, evaluators=3)  # 2, 3 and 4; those behind them have joined.
+
+
+def episodes_of(worker_id: int, num_episodes: int) -> list[int]:
+    worker: Any = EvalWorker.__new__(EvalWorker)
+    worker._id, worker._params = worker_id, types.SimpleNamespace(num_eval_episodes=num_episodes)
+    worker._role = types.SimpleNamespace(slots=PLACES)
+    return list(worker._eval_episodes())
+
+
+@pytest.mark.parametrize(
+    ("num_episodes", "episodes"),
+    [
+        (1, [[0], [], [], [1]]),
+        (2, [[0], [1], [], [2]]),
+        (3, [[0], [1], [2], [3]]),
+        (7, [[0, 3, 6], [1, 4], [2, 5], [7, 8, 9]]),
+    ],
+)
+def test_the_runs_own_have_their_share_alone_and_one_that_joins_the_largest(
+    num_episodes: int, episodes: list[list[int]]
+) -> None:
+    assert [episodes_of(worker_id, num_episodes) for worker_id in range(2, 6)] == episodes

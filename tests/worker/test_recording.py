@@ -141,15 +141,6 @@ def test_odd_values_cost_their_list_alone(caplog: pytest.LogCaptureFixture) -> N
         assert f"record/{name} of the environment's info is not recorded" in caplog.text
 
 
-def test_environments_side_by_side_have_an_episode_each() -> None:
-    seen = collected(3, 5, count=3)
-    assert [(each.env_id, len(each)) for each in seen] == [(30, 3), (31, 5), (30, 4)]
-    for each in seen:
-        lane = each.env_id - 30
-        np.testing.assert_array_equal(each.lists["record/zone"], 10 * lane + 1 + np.arange(len(each)))
-        np.testing.assert_array_equal(each.lists["q_values"][1:, 0], lane)
-
-
 @pytest.mark.parametrize("steps", [False, True], ids=["episodes", "steps"])
 def test_lanes_of_a_vector_environment_are_recorded_as_single_environments_are(steps: bool) -> None:
     observer, actor = Whole(), Alternating()
