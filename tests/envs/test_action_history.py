@@ -8,7 +8,6 @@ from tf_agents.specs import array_spec
 
 from tests.support.fakes import CounterEnv, DictEnv, FakeParams
 from tfagents_system.envs import loading
-from tfagents_system.envs.actions import ActionHistory, actions_of
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 
@@ -39,11 +38,6 @@ def test_actions_in_environment_units_are_scaled_back():
     assert step.observation["action_history"].tolist() == [-0.75, -0.5]
 
 
-def test_what_has_one_value_only_is_0_in_minus_one_one():
-    spec = array_spec.BoundedArraySpec((2,), np.float32, [1.0, 0.0], [1.0, 10.0])
-    assert actions_of(spec).to_agent([1.0, 7.5]).tolist() == [0.0, 0.5]
-
-
 def test_what_has_one_value_only_is_0_in_training_as_in_playing():
     class Locked(CounterEnv):
         action_space = gymnasium.spaces.Box(np.array([0.5, 0.0]), np.array([0.5, 1.0]), dtype=np.float64)
@@ -53,12 +47,6 @@ def test_what_has_one_value_only_is_0_in_training_as_in_playing():
     trained = env.step(np.array([0.75, -0.5], np.float32)).observation["action_history"]
     played = env.step_in_environment_units(np.array([0.5, 0.25])).observation["action_history"]
     assert trained.tolist() == played.tolist() == [0.0, -0.5]
-
-
-def test_bounds_may_be_one_number_for_all():
-    history = ActionHistory(2, actions_of(array_spec.BoundedArraySpec((2,), np.float32, -1.0, 1.0)))
-    history.add([np.array([0.5, 0.25])])
-    assert history.values.tolist() == [[0.0, 0.0, 0.5, 0.25]]
 
 
 def test_dictionaries_get_one_more_key():

@@ -11,11 +11,9 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import array_spec, tensor_spec
 
-from tests.support.fakes import CounterEnv, DictEnv, FakeParams
-from tfagents_system.agents.agent import make_agent
+from tests.support.fakes import CounterEnv, DictEnv
 from tfagents_system.envs import specs
 from tfagents_system.envs.observations import ObservationWriter
-from tfagents_system.envs.spaces import space_nest
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 
@@ -121,14 +119,6 @@ def test_uint8_of_an_images_shape_whose_bounds_are_no_pixels_are_other_integers(
     assert observation.all()
     declared = array_spec.BoundedArraySpec(shape, np.uint8, 0, high)
     assert specs.observation_spec_of(specs.spaces_of_array_specs(declared)).dtype == np.dtype(stored)
-
-
-def test_an_agent_is_built_for_integers_of_all_kinds() -> None:
-    kinds = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
-    space = gymnasium.spaces.Dict({kind: gymnasium.spaces.Box(0, 100, (2,), np.dtype(kind).type) for kind in kinds})
-    spec = tf.nest.map_structure(tensor_spec.from_spec, specs.observation_spec_of(space_nest(space)))
-    agent = make_agent(FakeParams({"horizon": 10}), spec, BOX, tf.Variable(0, dtype=tf.int64))
-    assert agent.trainable_variables
 
 
 def test_observations_that_are_no_numbers() -> None:

@@ -190,11 +190,11 @@ def test_set_state_of_a_gym_environment_below_a_wrapper() -> None:
     assert inner.state == {"anything": 3}
 
 
-@pytest.mark.parametrize("name", ["mss", "label", "_buffer", "step"])
-def test_unknown_parameter_names_those_it_knows(name: str) -> None:
+def test_unknown_parameter_names_those_it_knows() -> None:
     env = TrainingEnvironment(CounterEnv(), 10)
-    with pytest.raises(UserError, match="it knows mass, raise_at, terminate_at, truncate_at"):
-        env.set_state({name: 1.0})
+    for name in ("mss", "label", "_buffer", "step"):
+        with pytest.raises(UserError, match="it knows mass, raise_at, terminate_at, truncate_at"):
+            env.set_state({name: 1.0})
 
 
 def test_after_a_change_the_next_step_starts_an_episode() -> None:
@@ -226,10 +226,8 @@ class _Spaces:
     [
         (gymnasium.spaces.Text(3), "use a Box with finite bounds, Discrete"),
         (gymnasium.spaces.Box(0, 1, (2,), np.bool_), "dtype bool"),  # type: ignore[arg-type]
-        (gymnasium.spaces.Box(-np.inf, np.inf, (2,)), "unbounded"),
         (gymnasium.spaces.Box(np.array([-1.0, -np.inf]), np.array([1.0, 1.0])), "unbounded"),
         (gymnasium.spaces.Box(-3e38, 3e38, (2,)), "unbounded"),
-        (gymnasium.spaces.Box(-1, 1, (0,)), "holds no number"),
     ],
 )
 def test_action_spaces_that_can_not_be_used(space: Any, text: str) -> None:
@@ -237,16 +235,9 @@ def test_action_spaces_that_can_not_be_used(space: Any, text: str) -> None:
         TrainingEnvironment(_Spaces(space), 10)
 
 
-def test_observation_space_without_a_shape_is_refused() -> None:
-    box = gym.spaces.Box(-1, 1, (1,))
-    with pytest.raises(UserError, match="no fixed shape"):
-        TrainingEnvironment(_Spaces(box, gymnasium.spaces.Text(5)), 10)
-
-
-@pytest.mark.parametrize("thing", [None, 3, object()])
-def test_things_that_are_no_environments(thing: Any) -> None:
-    with pytest.raises(UserError, match="env_ctor returned"):
-        TrainingEnvironment(thing, 10)
+def test_a_thing_that_is_no_environment() -> None:
+    with pytest.raises(UserError, match="env_ctor returned None, which has no action_space"):
+        TrainingEnvironment(None, 10)
 
 
 # Faults.
@@ -329,17 +320,6 @@ def test_it_is_a_valid_py_environment() -> None:
     env = TrainingEnvironment(CounterEnv(truncate_at=5), 10)
     assert isinstance(env, py_environment.PyEnvironment)
     utils.validate_py_environment(env, episodes=2)
-
-
-def test_wrong_number_of_values_from_step() -> None:
-    class Three(CounterEnv):
-        def step(self, action: Any) -> Any:
-            return np.zeros(2), 0.0, False
-
-    env = TrainingEnvironment(Three(), 10)
-    env.reset()
-    with pytest.raises(EnvironmentFault, match=r"step\(\) returned 3 values"):
-        env.step(np.zeros(2, np.float32))
 
 
 def test_actions_of_several_dimensions_are_vectors_for_the_agent() -> None:

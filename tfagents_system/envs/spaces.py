@@ -6,7 +6,6 @@ Runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,23 +33,18 @@ def no_fixed_shape(name: str, space: Any) -> str:
     return f"{name} has the space {space}, which has no fixed shape: use {', '.join(_KNOWN[:-1])} or {_KNOWN[-1]}"
 
 
-def map_space(function: Callable[[Any, str], Any], space: Any, name: str = "") -> Any:
-    """The nest of `function(part, name of the part)` over the parts of a space that are arrays.
+def space_nest(space: Any) -> Any:
+    """The nest of a space's parts that are arrays, each a space itself.
 
     Raises:
       UserError: A key is not a string.
     """
     kind = space_kind(space)
     if kind == "Dict":
-        return {text_key(key): map_space(function, sub, leaf_name(name, key)) for key, sub in space.spaces.items()}
+        return {text_key(key): space_nest(part) for key, part in space.spaces.items()}
     if kind == "Tuple":
-        return tuple(map_space(function, sub, leaf_name(name, k)) for k, sub in enumerate(space.spaces))
-    return function(space, name)
-
-
-def space_nest(space: Any) -> Any:
-    """The nest of a space's parts that are arrays, each a space itself."""
-    return map_space(lambda part, _: part, space)
+        return tuple(map(space_nest, space.spaces))
+    return space
 
 
 def leaf_name(*path: Any) -> str:

@@ -119,7 +119,7 @@ def tmrl_steps(points, places, check_forward, check_backward):
 
 def test_random_walks_are_rewarded_as_by_tmrls_loops():
     rng = np.random.default_rng(0)
-    for trial in range(60):
+    for trial in range(20):
         points = np.cumsum(rng.normal(0.02, 0.1, (200, 3)), axis=0)
         places = np.cumsum(rng.normal(0.03, 0.3, (80, 3)), axis=0)
         if trial % 2:  # With distances that are equal exactly.

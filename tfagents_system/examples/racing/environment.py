@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Optional
 import gymnasium
 import numpy as np
 
-from tfagents_system.checks.rules import Rule, is_kept, number_in, number_where
+from tfagents_system.checks.rules import NOT_NEGATIVE, Rule, is_kept, number_in
 from tfagents_system.envs.info_keys import EVALUATION, EVALUATION_EPISODE
 from tfagents_system.errors import UserError
 from tfagents_system.examples.racing.car import STEP_SECS, CarParameters, CarState, advance
@@ -69,7 +69,7 @@ class RacingSettings:
     off_track_metres: Annotated[Optional[Positive], "metres"] = 2.0  # noqa: UP045
     stuck_secs: Annotated[Optional[Positive], "seconds"] = 5.0  # noqa: UP045
     reward_per_metre: Positive = 1.0
-    finish_reward: Annotated[float, number_where("a number of at least 0", lambda value: value >= 0)] = 20.0
+    finish_reward: Annotated[float, NOT_NEGATIVE] = 20.0
 
     @classmethod
     def of(cls, env_config: Mapping[str, Any]) -> RacingSettings:

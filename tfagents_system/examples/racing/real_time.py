@@ -20,7 +20,7 @@ import gymnasium
 import numpy as np
 
 import tfagents_system
-from tfagents_system.checks.rules import Rule, is_number, number_where
+from tfagents_system.checks.rules import NOT_NEGATIVE, Rule, is_number
 from tfagents_system.envs.clocks import Clock
 from tfagents_system.envs.real_time import RealTimeEnvironment
 from tfagents_system.errors import UserError
@@ -39,7 +39,6 @@ def _is_delay(value: Any) -> bool:
     return is_pair and 0 <= value[0] <= value[1]
 
 
-_NOT_NEGATIVE = number_where("a number of at least 0", lambda value: value >= 0)
 Delay = Annotated[tuple[float, float], Rule("two numbers from 0 on, the least and the most", _is_delay), "seconds"]
 
 
@@ -53,8 +52,8 @@ class RealTimeSettings:
     """
 
     time_step_duration: Annotated[Positive, "seconds"] = 0.05
-    start_obs_capture: Annotated[float, _NOT_NEGATIVE, "seconds"] = 0.045
-    time_step_timeout_factor: Annotated[float, _NOT_NEGATIVE, "time steps"] = 1.0
+    start_obs_capture: Annotated[float, NOT_NEGATIVE, "seconds"] = 0.045
+    time_step_timeout_factor: Annotated[float, NOT_NEGATIVE, "time steps"] = 1.0
     wait_on_done: bool = True
     command_delay: Delay = (0.01, 0.04)
     observation_delay: Delay = (0.005, 0.03)
