@@ -21,9 +21,7 @@ from benchmarks.worker_steps import ACTION, OBSERVATION, Collector, Params  # Se
 import gymnasium  # isort: skip
 import numpy as np  # isort: skip
 
-from tfagents_system.envs.clocks import MonotonicClock
-from tfagents_system.envs.real_time import RealTimeEnvironment
-from tfagents_system.envs.step_times import SEND_DELAY, percentile
+from tfagents_system.envs.real_time import MonotonicClock, RealTimeEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.actors import PolicyActor
@@ -104,7 +102,7 @@ class Lateness:
 
     def tell(self, outcome: Outcome, who: str) -> None:
         outcome.row(f"{who}: late steps", 100 * self.late / self.steps, "%")
-        outcome.row(f"{who}: 99th percentile of the delay of an action", 1e3 * percentile(self.delays, 0.99), "ms")
+        outcome.row(f"{who}: 99th percentile of the delay of an action", 1e3 * np.percentile(self.delays, 99), "ms")
 
 
 class Worker:
@@ -131,7 +129,7 @@ class Worker:
 
     def drive(self, iterations: int) -> None:
         """So many iterations; then the device waits."""
-        self.device.times.take()
+        self.device.take_times()
         before, self.actor.secs, began = self.device.late_steps, 0.0, time.thread_time()
         for _ in range(iterations):
             self.rollout.steps(_ITERATION)
@@ -139,7 +137,7 @@ class Worker:
         self.own_secs += time.thread_time() - began - self.actor.secs
         self.found.steps += iterations * _ITERATION
         self.found.late += self.device.late_steps - before
-        self.found.delays += self.device.times.take()[SEND_DELAY]
+        self.found.delays += self.device.take_times()["send_delay"]
         self.device.wait()
 
 
@@ -177,7 +175,7 @@ def main() -> None:
         in_time = 1 - worker.found.late / worker.found.steps
         outcome.ratio(f"steps in time at {hertz} Hz over {1 - most_late}", in_time / (1 - most_late), 1.0)
         if (most := _MOST_JITTER_MS.get(hertz)) is not None:
-            jitter_ms = 1e3 * percentile(worker.found.delays, 0.99)
+            jitter_ms = 1e3 * np.percentile(worker.found.delays, 99)
             outcome.ratio(
                 f"{most:g} ms over the 99th percentile of an action's delay at {hertz} Hz", most / jitter_ms, 1.0
             )

@@ -9,14 +9,14 @@ import pytest
 
 from tests.support.fakes import FakeParams, NumberedEnv
 from tests.support.lanes_for_tests import NumberedLane, vector_of
-from tfagents_system.envs.curriculum import Curriculum, Place
+from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.machine import processes
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
 from tfagents_system.worker.episode_runner import EpisodeRunner
-from tfagents_system.workers import MemoryLimit, TooLargeError, WorkerEnvironments
+from tfagents_system.workers import MemoryLimit, Place, TooLargeError, WorkerEnvironments
 
 COLLECT, EVAL = Place(False, 0), Place(True, 0)
 CURRICULUM = {"mass": {"iters": [0, 5], "range": [1.0, 2.0]}, "friction": {"iters": [3], "range": [0.5, 0.5]}}
@@ -111,10 +111,11 @@ def test_a_worker_that_only_evaluates_builds_no_collect_environment(share: int) 
     assert all(env.is_closed for env in params.built)
 
 
-def test_environments_for_evaluation_that_need_others_have_them() -> None:
-    environments = make(Params(), worker=1, count=2, collects=False)
-    assert [env.user_env.worker for env in environments.evaluation] == [102]
-    assert [env.user_env.worker for env in environments.collect] == [2, 3]
+def test_environments_for_evaluation_that_need_others_have_them_while_they_are_built() -> None:
+    params = Params()
+    environments = make(params, worker=1, count=2, collects=False)
+    assert [env.user_env.worker for env in environments.evaluation] == [102] and environments.collect == []
+    assert [(env.worker, env.is_closed) for env in params.built] == [(2, True), (102, False)]
 
 
 def test_an_environment_that_fails_is_closed_and_another_takes_its_place() -> None:

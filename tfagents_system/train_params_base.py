@@ -105,7 +105,8 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
 
         Args:
           id: As of the collect environment beside it.
-          collect_env: What `env_ctor` returned for the collect environment beside it.
+          collect_env: What `env_ctor` returned for the collect environment beside it. Where there is none (a worker
+            that only evaluates, `sac play`, SAC_ENV_PYTHON): one that is built for this call, and closed after it.
         """
         del id, collect_env
         return (), {}

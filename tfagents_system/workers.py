@@ -1,6 +1,6 @@
 """A worker's collect_env and eval_env: built by the hooks of TrainParams, set to the curriculum's values, replaced.
 
-Environments that fail are built again. envs/curriculum.py calls their `set_state`.
+Environments that fail are built again. Their `set_state` is called before the first episode with another value.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 import collections
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from absl import logging
 
 from tfagents_system.envs import loading
 from tfagents_system.envs.batched_environment import BatchedEnvironment
-from tfagents_system.envs.curriculum import Curriculum, CurriculumValues, Place, Value
+from tfagents_system.envs.curriculum import Curriculum, Values
 from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
-from tfagents_system.envs.hooks import eval_env_needs_collect_env
+from tfagents_system.envs.hooks import COLLECT, EVAL
 from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.machine import processes
@@ -30,13 +30,26 @@ MAX_FAULTS_IN_A_ROW = 3
 _LOOK_SECS = 1.0  # Between two measurements of the worker's memory.
 
 
+class Place(NamedTuple):
+    """A place for an environment in a worker: for evaluation or for collecting, and which, from 0."""
+
+    is_eval: bool
+    index: int
+
+    @property
+    def name(self) -> str:
+        """`environment 0`, `evaluation environment 0`."""
+        return f"{'evaluation ' if self.is_eval else ''}environment {self.index}"
+
+
 class WorkerEnvironments:
     """All environments of one worker.
 
     A fault costs the episode that it happens in: the environment is closed, built again with another seed, and gets
     the curriculum's values. Three in a row in one place, without an episode that came to its end, are the caller's.
 
-    An environment that acts in real time is the only one: it is evaluated in, too, and `evaluation` is `collect`.
+    An environment that acts in real time is the only one: it is evaluated in, too, and `evaluation` is `collect`. What
+    an evaluation sets there is set back before the next episode that is collected; what only training sets stays.
 
     Args:
       params: The user's TrainParams.
@@ -45,10 +58,10 @@ class WorkerEnvironments:
         worker_id * count + index.
       eval_count: Evaluation environments, from 0 to `count`: each has the collect environment of the same index.
       derived_seed: From a stream and further numbers to a seed.
-      curriculum: Its values are what environments are set to when they are built again.
+      curriculum: Of the run. Each of its values is set before an environment's next episode.
       process: Where they run; None: as SAC_ENV_PYTHON says.
       memory_mb: SAC_WORKER_MEMORY_MB; None: no limit.
-      collects: False: it only evaluates, and builds collect environments only for evaluation ones that need them.
+      collects: False: it only evaluates, and builds no collect environments.
 
     Attributes:
       collect, evaluation: The environments; the hooks' `id` of the first of them: `first_env_id`.
@@ -78,7 +91,10 @@ class WorkerEnvironments:
         self._count = count
         self.first_env_id = worker_id * count
         self._derived_seed = derived_seed
-        self._values = CurriculumValues(curriculum)
+        self._curriculum = curriculum
+        self._of_evaluation: Values = {}  # What the policy that is evaluated is evaluated with.
+        self._are_set: dict[Place, Values] = {}
+        self._is_shared = False  # `evaluation` is `collect`.
         self._process = process
         self.memory = MemoryLimit(worker_id, memory_mb)
         self._built: collections.Counter[Place] = collections.Counter()
@@ -86,12 +102,11 @@ class WorkerEnvironments:
         self.faults = self.eval_faults = 0
         self.last_fault = ""
         self.collect, self.evaluation = list[AnyEnvironment](), list[AnyEnvironment]()
-        builds_collect = collects or (process is None and eval_env_needs_collect_env(params, self.first_env_id))
-        for index in range(count if builds_collect else eval_count):
-            if builds_collect:
+        for index in range(count if collects else eval_count):
+            if collects:
                 self.collect.append(self._build(Place(False, index)))
             if self.collect and self.device is not None:
-                self.evaluation, self._values.is_shared = self.collect, True
+                self.evaluation, self._is_shared = self.collect, True
             elif index < eval_count:
                 self.evaluation.append(self._build(Place(True, index)))
             if self.device is not None and count > 1:
@@ -99,7 +114,7 @@ class WorkerEnvironments:
                 raise UserError(several_devices(count))
         envs = self.collect or self.evaluation
         if count > 1 and any(isinstance(env, BatchedEnvironment) for env in envs):
-            raise UserError(several_vectors(count, _lanes_of(envs[0])))
+            raise UserError(several_vectors(count, envs[0].num_lanes))
 
     @property
     def device(self) -> Device | None:
@@ -109,17 +124,17 @@ class WorkerEnvironments:
     @property
     def lanes(self) -> int:
         """Episodes that it collects at the same time: one in each environment or lane."""
-        return sum(map(_lanes_of, self.collect))
+        return sum(env.num_lanes for env in self.collect)
 
     @property
     def eval_lanes(self) -> int:
         """The same for evaluation."""
-        return sum(map(_lanes_of, self.evaluation))
+        return sum(env.num_lanes for env in self.evaluation)
 
     def close(self) -> None:
         """Closes all of them, and logs what they raise."""
-        for place in self._places():
-            _logged("close", self._at(place).close)
+        for env in dict.fromkeys([*self.collect, *self.evaluation]):
+            _logged("close", env.close)
 
     def rest(self) -> bool:
         """Lets a device wait until the next reset or step; returns whether it waits."""
@@ -129,13 +144,19 @@ class WorkerEnvironments:
         """What a device's steps since the last call were like; empty where it can't say."""
         return {} if self.device is None else _logged("take_metrics", self.device.take_metrics)[0] or {}
 
+    # The curriculum.
+
     def set_due(self, iteration: int) -> None:
         """Collect environments are to have the curriculum's values of this iteration from their next episode on."""
-        self._values.set_due(iteration)
+        before = self._curriculum.values
+        self._curriculum.iteration = iteration
+        for name, value in self._curriculum.values.items():
+            if before.get(name) != value:
+                logging.info("iteration %d: %s = %s", iteration, name, value)
 
     def has_due(self, place: Place) -> bool:
         """Whether values of the curriculum wait for the next episode there."""
-        return bool(self._values.due(place))
+        return bool(self._due(place))
 
     def begin_episode(self, place: Place) -> None:
         """To be called before an episode begins: sets what is due.
@@ -144,7 +165,10 @@ class WorkerEnvironments:
           UserError: An environment has no such parameter.
           EnvironmentFault: See `replace`.
         """
-        self._set_all(place, self._values.due(place))
+        try:
+            self._set(place, self._due(place))
+        except EnvironmentFault as fault:
+            self.replace(place, fault)  # Which sets the others, too.
 
     def set_evaluated(self, iteration: int) -> None:
         """Sets what the curriculum has for evaluating a policy of this iteration, whatever is collected meanwhile.
@@ -152,19 +176,30 @@ class WorkerEnvironments:
         Raises:
           UserError, EnvironmentFault: See `begin_episode`.
         """
-        self._values.set_evaluated(iteration)
+        self._of_evaluation = self._curriculum.values_at(iteration, is_eval=True)
+        for name, value in self._due(Place(True, 0)).items():
+            logging.info("evaluation of iteration %d: %s = %s", iteration, name, value)
         for index in range(len(self.evaluation)):
-            values = self._values.evaluated(Place(True, index))
-            for name, value in [] if index else values:
-                logging.info("evaluation of iteration %d: %s = %s", iteration, name, value)
-            self._set_all(Place(True, index), values)
+            self.begin_episode(Place(True, index))
 
-    def _set_all(self, place: Place, values: Sequence[Value]) -> None:
-        """Sets values; an environment that fails at that is built again."""
-        try:
-            self._set(place, values)
-        except EnvironmentFault as fault:
-            self.replace(place, fault)  # Which sets the others, too.
+    def _due(self, place: Place) -> Values:
+        values = self._of_evaluation if place.is_eval else self._curriculum.values
+        now = self._are_set.get(self._own(place), {})
+        return {name: value for name, value in values.items() if now.get(name) != value}
+
+    def _set(self, place: Place, values: Values) -> None:
+        """Calls `set_state({name: value})` of the environment there; of one without this method attributes are set."""
+        env = (self.evaluation if place.is_eval else self.collect)[place.index]
+        now = self._are_set.setdefault(self._own(place), {})
+        for name, value in values.items():
+            try:
+                env.set_state({name: value})
+            except (UserError, EnvironmentFault):
+                raise
+            except Exception as error:
+                where = f"set_state({{{name!r}: {value}}})"
+                raise EnvironmentFault(self._worker_id, 0, 0, error, place.name, where) from error
+            now[name] = value
 
     # Faults.
 
@@ -174,75 +209,52 @@ class WorkerEnvironments:
         Raises:
           EnvironmentFault: It was the third in a row.
         """
-        if self._at(place).episodes_ended:
-            self._in_a_row[self._values.own(place)] = 0
+        own, envs = self._own(place), self.evaluation if place.is_eval else self.collect
+        if envs[place.index].episodes_ended:
+            self._in_a_row[own] = 0
         while True:
             self._note(place, fault)
             try:
-                _logged("close", self._at(place).close)
-                (self.evaluation if place.is_eval else self.collect)[place.index] = self._build(self._values.own(place))
-                self._set(place, self._values.all(place))
+                _logged("close", envs[place.index].close)
+                self._are_set.pop(own, None)
+                envs[place.index] = self._build(own)
+                self._set(place, (self._curriculum.values if self._is_shared else {}) | self._due(place))
                 return
             except EnvironmentFault as another:
                 fault = another
             except Exception as error:
                 # Not bad input, whatever it is: it has worked before.
-                fault = self._fault(place, error, "its construction")
+                fault = EnvironmentFault(self._worker_id, 0, 0, error, place.name, "its construction")
 
     def _note(self, place: Place, fault: EnvironmentFault) -> None:
-        own = self._values.own(place)
+        own = self._own(place)
         self._in_a_row[own] += 1
         self.faults += 1
         self.eval_faults += place.is_eval
         self.last_fault = str(fault)
-        count = f"fault {self._in_a_row[own]} of at most {MAX_FAULTS_IN_A_ROW - 1} in a row"
         if self._in_a_row[own] >= MAX_FAULTS_IN_A_ROW:
             raise fault
+        count = f"fault {self._in_a_row[own]} of at most {MAX_FAULTS_IN_A_ROW - 1} in a row"
         logging.error("%s; %s: the environment is built again", fault, count)
 
-    def _fault(self, place: Place, error: Exception, where: str) -> EnvironmentFault:
-        fault = EnvironmentFault(self._worker_id, 0, 0, error, place.name, where)
-        fault.__cause__ = error
-        return fault
-
-    def _set(self, place: Place, values: Sequence[Value]) -> None:
-        """Sets values of the curriculum in the environment there; a device is told whether it is of an evaluation."""
-        env, where = self._at(place), ""
-        try:
-            for name, value in values:
-                where = f"set_state({{{name!r}: {value}}})"
-                self._values.set(env, place, name, value)
-            if self.device is not None:
-                where = f"is_evaluation = {place.is_eval}"
-                self.device.set_evaluation(place.is_eval)
-        except (UserError, EnvironmentFault):
-            raise
-        except Exception as error:
-            raise self._fault(place, error, where) from error
-
-    def _places(self) -> list[Place]:
-        """Those with an environment of their own."""
-        collect = [Place(False, index) for index in range(len(self.collect))]
-        return collect + [Place(True, index) for index in range(0 if self._values.is_shared else len(self.evaluation))]
-
-    def _at(self, place: Place) -> AnyEnvironment:
-        return (self.evaluation if place.is_eval else self.collect)[place.index]
+    def _own(self, place: Place) -> Place:
+        """The place whose environment is used there."""
+        return Place(False, place.index) if self._is_shared else place
 
     def _build(self, place: Place) -> AnyEnvironment:
-        stream = EVAL_STREAM if place.is_eval else COLLECT_STREAM
+        kind, stream = (EVAL, EVAL_STREAM) if place.is_eval else (COLLECT, COLLECT_STREAM)
         times = self._built[place]
         # The first one's seeds are the same for any number of environments.
         further = [place.index, times] if times else [place.index] if place.index else []
-        seed = self._derived_seed(stream, *further)
         self._built[place] += 1
         return loading.make_worker_env(
             self._params,
+            kind,
             self._worker_id,
-            seed,
+            self._derived_seed(stream, *further),
             self.first_env_id + place.index,
             name=place.name,
             process=self._process,
-            is_eval=place.is_eval,
             collect_env=self.collect[place.index] if place.is_eval and self.collect else None,
         )
 
@@ -261,10 +273,6 @@ def several_vectors(envs_per_worker: int, lanes: int) -> str:
         f"SAC_ENVS_PER_WORKER={envs_per_worker}, but env_ctor returns a vector environment of {lanes} lanes, and a "
         "worker steps one of these: unset SAC_ENVS_PER_WORKER, and let env_ctor build as many lanes as it should have"
     )
-
-
-def _lanes_of(env: AnyEnvironment) -> int:
-    return env.num_lanes if isinstance(env, BatchedEnvironment) else 1
 
 
 def _logged(name: str, method: Callable[[], Any]) -> tuple[Any, Exception | None]:
@@ -291,10 +299,8 @@ class MemoryLimit:
     """
 
     def __init__(self, worker_id: int, limit_mb: int | None) -> None:
-        self._worker_id = worker_id
-        self._limit_mb = limit_mb
-        self._resident_mb = 0.0
-        self._look_due = 0.0
+        self._worker_id, self._limit_mb = worker_id, limit_mb
+        self._resident_mb = self._look_due = 0.0
 
     def look(self) -> None:
         """Measures once a second at most, in less than a millisecond."""

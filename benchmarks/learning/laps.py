@@ -76,8 +76,6 @@ def _laps(run: Path, params: TrainParamsBase, env: TrainingEnvironment, begin: C
     """
     found: Laps = {}
     with stopping_between_steps(env) as check_stop:
-        if env.device is not None:
-            env.device.set_evaluation(True)
         for name, value in EvaluatedTask(params.env_config, params.num_iter).stage(params.num_iter).items():
             env.set_state({name: value})
         for number, track in enumerate(_racing(params).track_names(HELD_OUT)):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfagents_system.envs.curriculum import Curriculum, CurriculumValues, Place, check_curriculum
+from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import UserError
 
 
@@ -43,21 +43,6 @@ def test_example_of_the_documentation() -> None:
 def test_the_ends_of_the_ranges_each_once() -> None:
     curriculum = build(mass={"iters": [0], "range": [1, 2]}, friction={"iters": [5, 7, 9], "range": [0.1, 0.3]})
     assert curriculum.end_values() == [("mass", 1), ("friction", 0.1), ("friction", 0.3)]
-
-
-def test_environments_are_set_once_and_again_where_training_goes_back() -> None:
-    class Env:
-        def set_state(self, state: dict[str, Any]) -> None:
-            calls.append(state)
-
-    calls: list[dict[str, Any]] = []
-    values, place = CurriculumValues(build(mass={"iters": [1, 1, 2, 9], "range": [0, 3]})), Place(False, 0)
-    for iteration in (0, 5, 6, 1, 9):
-        values.set_due(iteration)
-        for name, value in values.due(place):
-            values.set(Env(), place, name, value)
-        assert values.due(place) == []
-    assert calls == [{"mass": 2}, {"mass": 1}, {"mass": 3}] and values.all(place) == [("mass", 3)]
 
 
 def values_of(entry: dict[str, Any]) -> list[Any]:

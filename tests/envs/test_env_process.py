@@ -13,12 +13,11 @@ import pytest
 
 from tests.support.user_environments import Folder, pid_of, steps, zeros
 from tfagents_system.checks.findings import Findings
-from tfagents_system.envs import loading, package_import
-from tfagents_system.envs.episode_seeds import seed_episode
+from tfagents_system.envs import env_process, loading
 from tfagents_system.envs.faults import EnvironmentDiedError
+from tfagents_system.envs.gym_driver import seed_episode
 from tfagents_system.errors import UserError
 from tfagents_system.launch.environment_checks import EnvironmentTrial
-from tfagents_system.settings.load_params import load_params
 
 
 def test_observations_rewards_actions_and_ends_pass_unchanged(each_user: Folder) -> None:
@@ -49,19 +48,10 @@ def test_actions_arrive_scaled_and_are_the_environments_to_keep(user: Folder) ->
 def test_of_the_info_only_what_training_looks_at_passes(user: Folder) -> None:
     env = user.make()
     steps(env, 2)
-    assert set(env.info) == {"log/first", "log/action", "is_success"} and env.info["is_success"] is True
-
-
-def test_what_is_recorded_of_a_step_passes_where_somebody_asks_for_it(user: Folder) -> None:
-    config = {"horizon": 10, "name": "Counter", "kwargs": {}}
-    params = load_params(user.folder / "my_params.py", config, attributes={"keep_best_episodes": 1})
-    env = loading.make_collect_env(params, 3, 11, process=user.settings)
-    try:
-        steps(env, 2)
-        assert env.info["record/zone"] == 2 and env.info["record/track"] == "a"
-        np.testing.assert_array_equal(env.info["record/at"], [0.1, np.nan])
-    finally:
-        env.close()
+    recorded = {"record/zone", "record/at", "record/track"}
+    assert set(env.info) == {"log/first", "log/action", "is_success"} | recorded and env.info["is_success"] is True
+    assert env.info["record/zone"] == 2 and env.info["record/track"] == "a"
+    np.testing.assert_array_equal(env.info["record/at"], [0.1, np.nan])
 
 
 def test_functions_of_goals_are_called_on_the_other_side(user: Folder) -> None:
@@ -81,32 +71,18 @@ def test_functions_of_goals_are_called_on_the_other_side(user: Folder) -> None:
         user.make("Goals", does="exit in compute_reward").goal_functions.rewards(achieved, desired)
 
 
-def test_the_seed_arrives_once(user: Folder) -> None:
-    firsts = []
-    for seed in (1, 1, 2):
-        env = loading.make_collect_env(user.params(), 0, seed, process=user.settings)
-        steps(env, 1)
-        firsts.append(env.info["log/first"])
-        env.step(zeros(env))
-        assert env.info["log/first"] == firsts[-1]
-        steps(env, 1)
-        assert env.info["log/first"] != firsts[-1], "the second episode is another one"
-        env.close()
-    assert firsts[0] == firsts[1] != firsts[2]
-
-
-def test_generators_of_its_own_process_are_seeded_as_here(user: Folder) -> None:
+def test_seeds_arrive_once_and_the_generators_of_its_process_are_seeded_as_here(user: Folder) -> None:
     """A user's environment may draw from Python's and NumPy's own, when it is built, too."""
     of_seed = []
     for seed in (5, 5, 6):
         env = loading.make_collect_env(user.params("Drawing"), 3, seed, process=user.settings)
-        env.reset()
-        env.step(zeros(env))
+        firsts = [steps(env, 1) and env.info["log/first"] for _ in range(2)]
+        assert firsts[0] != firsts[1], "the second episode is another one"
         built = env.info["log/built"]
         seed_episode(env, seed)
         env.reset()
         assert env.step(zeros(env)).reward == np.float32(random.random() + np.random.uniform()), "the same as here"
-        of_seed.append((built, float(env.step(zeros(env)).reward)))
+        of_seed.append((firsts[0], built, float(env.step(zeros(env)).reward)))
         env.close()
     assert of_seed[0] == of_seed[1] and all(a != b for a, b in zip(of_seed[1], of_seed[2], strict=True))
 
@@ -174,9 +150,9 @@ def test_an_installed_package_brings_no_other_packages_along(
 ) -> None:
     """Beside it are all packages of its own Python: a NumPy that another Python can't import."""
     site = tmp_path / "site-packages"
-    shutil.copytree(package_import.ROOT / "tfagents_system", site / "tfagents_system")
+    shutil.copytree(env_process._ROOT / "tfagents_system", site / "tfagents_system")
     (site / "numpy.py").write_text("raise ImportError('compiled for another Python')")
-    monkeypatch.setattr(package_import, "ROOT", site)
+    monkeypatch.setattr(env_process, "_ROOT", site)
     monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{tmp_path}")
     assert user.make().reset().observation[0] == 0.0
 

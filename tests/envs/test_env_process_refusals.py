@@ -11,51 +11,45 @@ from pathlib import Path
 import pytest
 
 from tests.support import second_python
-from tests.support.user_environments import PARAMS, Folder
+from tests.support.user_environments import MY_ENVS, PARAMS, Folder
 from tfagents_system.envs import env_process, loading
 from tfagents_system.envs.env_process import ProcessSettings
+from tfagents_system.envs.faults import EnvironmentProcessError
 from tfagents_system.errors import UserError
 from tfagents_system.settings.load_params import load_params
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [("Text", "observation has the space Text.*which has no fixed shape")],
+    ("file", "text", "finding"),
+    [
+        ("my_envs.py", MY_ENVS + "\n\nCounter = Text\n", "observation has the space Text.*which has no fixed shape"),
+        (
+            "my_envs.py",
+            MY_ENVS + "\n\nCounter.real_time = True\n",
+            "not for environments that act in real time: unset it",
+        ),
+        (
+            "my_envs.py",
+            "class Counter:\n    pass\n\n\nCounter.__module__ = 'tf_agents.environments.py_environment'\n",
+            "the TF-Agents PyEnvironment .* return the Gymnasium or gym environment itself",
+        ),
+        (
+            "my_params.py",
+            "import tensorflow\n" + PARAMS,
+            "No module named 'tensorflow'.*inside the hooks.*SAC_ENV_PYTHON=",
+        ),
+        (
+            "my_params.py",
+            PARAMS.replace("**kwargs)\n", "colour=3)\n"),
+            r"TypeError: .*colour.*\(my_params.py, line 14\)",
+        ),
+    ],
+    ids=["space", "device", "PyEnvironment", "TensorFlow", "constructor"],
 )
-def test_spaces_that_can_not_be_used(user: Folder, name: str, text: str) -> None:
-    with pytest.raises(UserError, match=text):
-        user.make(name)
-
-
-def test_a_params_file_that_needs_tensorflow(user: Folder) -> None:
-    (user.folder / "my_params.py").write_text("import tensorflow\n" + PARAMS)
-    with pytest.raises(UserError, match="No module named 'tensorflow'.*inside the hooks.*SAC_ENV_PYTHON="):
+def test_what_can_not_be_built_is_told_with_the_remedy(user: Folder, file: str, text: str, finding: str) -> None:
+    (user.folder / file).write_text(text)
+    with pytest.raises((UserError, EnvironmentProcessError), match=finding):
         user.make()
-
-
-def test_a_py_environment_is_refused_with_the_remedy(user: Folder) -> None:
-    package = user.folder / "tf_agents" / "environments"
-    package.mkdir(parents=True)
-    (package / "py_environment.py").write_text("class PyEnvironment:\n    pass\n")
-    (user.folder / "my_envs.py").write_text(
-        "from tf_agents.environments.py_environment import PyEnvironment\n\n\nclass Counter(PyEnvironment):\n    pass\n"
-    )
-    with pytest.raises(
-        UserError, match="the TF-Agents PyEnvironment .* return the Gymnasium or gym environment itself"
-    ):
-        user.make()
-
-
-def test_a_device_is_refused_with_the_remedy(user: Folder) -> None:
-    with (user.folder / "my_envs.py").open("a") as file:
-        file.write("\n\nCounter.real_time = True\n")
-    with pytest.raises(UserError, match="not for environments that act in real time: unset it, and give the device"):
-        user.make()
-
-
-def test_a_constructor_that_raises(user: Folder) -> None:
-    with pytest.raises(Exception, match=r"TypeError: .*colour.*\(my_params.py, line 14\)"):
-        user.make(colour=3)
 
 
 def test_overridden_attributes_are_overridden_there_too(user: Folder) -> None:

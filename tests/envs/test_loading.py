@@ -10,10 +10,9 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 from tf_agents.environments import suite_gym
 
-from tests.support.devices_for_tests import OwnDevice
 from tests.support.fakes import CounterEnv, FakeParams
-from tfagents_system.envs import hooks, loading
-from tfagents_system.envs.layers import time_limit_of
+from tfagents_system.envs import loading
+from tfagents_system.envs.gym_driver import time_limit_of
 from tfagents_system.errors import UserError
 
 CONFIG = {"horizon": 4}
@@ -128,25 +127,17 @@ def by_position(self: Any, worker: int, other_env: Any) -> Any:
     return (), {"mass": other_env.mass}
 
 
-def within_others(self: Any, id: int = 0, collect_env: Any = None) -> Any:
-    return (), {"mass": Massive({"others": [collect_env]})}
+def as_an_argument(self: Any, id: int = 0, collect_env: Any = None) -> Any:
+    return (collect_env,), {}
 
 
-class Massive:
-    """Equals 1 if it holds an environment."""
-
-    def __init__(self, held: Any) -> None:
-        self.held = held
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self.held["others"][0].mass == other)
-
-
-@pytest.mark.parametrize("hook", [by_name, by_any_name, by_position, within_others])
+@pytest.mark.parametrize("hook", [by_name, by_any_name, by_position, as_an_argument])
 def test_play_env_gets_a_collect_env_where_the_hook_asks_for_one(hook: Any) -> None:
     params = type("Params", (Recording,), {"eval_env_args_kwargs": hook})(CONFIG)
     loading.make_play_env(params, 4, render=False)
-    assert params.calls == [((), 4, {}), ((), 4, {"mass": 1.0})]
+    collecting, (args, seed, kwargs) = params.calls
+    assert collecting == ((), 4, {}) and seed == 4
+    assert kwargs == {"mass": 1.0} if not args else isinstance(args[0], CounterEnv)
 
 
 def without_it(self: Any, id: int = 0) -> Any:
@@ -172,73 +163,6 @@ def test_episodes_end_at_the_horizon() -> None:
         time_step = env.step([0.0, 0.0])
         steps += 1
     assert steps == 4 and float(time_step.discount) == 1.0
-
-
-class Ports(FakeParams):
-    """Each environment is at a port; the open ones are counted."""
-
-    is_device = True
-
-    def __init__(self, env_config: Any) -> None:
-        super().__init__(env_config)
-        self.built: list[str] = []
-        self.open = 0
-
-    def env_ctor(self, port: str, seed: int | None = None) -> Any:  # type: ignore[override]
-        assert self.open == 0, "there is never a second one"
-        self.built.append(port)
-        self.open += 1
-        env = OwnDevice()
-        env.real_time = self.is_device
-        env.close = self.close  # type: ignore[method-assign]
-        return env
-
-    def close(self) -> None:
-        self.open -= 1
-
-    def collect_env_args_kwargs(self, id: int = 0) -> Any:
-        return (f"/dev/ttyUSB{id}",), {}
-
-
-class PortsOfTheirOwn(Ports):
-    def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> Any:
-        return ("/dev/ttyUSB7",), {}
-
-
-def test_a_device_is_played_where_it_collects_unless_a_hook_says_otherwise() -> None:
-    for params, port in ((Ports(CONFIG), "/dev/ttyUSB0"), (PortsOfTheirOwn(CONFIG), "/dev/ttyUSB7")):
-        for render in (False, True):
-            with loading.make_play_env(params, 1, render) as env:
-                assert env.device is not None
-        assert params.built == [port] * 2 and params.open == 0
-
-
-def test_an_environment_that_waits_is_played_as_it_is_evaluated() -> None:
-    class Params(Recording):
-        def collect_env_args_kwargs(self, id: int = 0) -> Any:
-            return ("noisy",), {}
-
-    params = Params(CONFIG)
-    loading.make_play_env(params, 5, render=False)
-    assert params.calls == [((), 5, {})], "it is built once"
-
-
-def test_a_device_that_could_be_built_without_arguments_is_closed_and_built_where_it_collects() -> None:
-    class Default(Ports):
-        def env_ctor(self, port: str = "/dev/default", seed: int | None = None) -> Any:  # type: ignore[override]
-            return super().env_ctor(port, seed)
-
-    params = Default(CONFIG)
-    with loading.make_play_env(params, 1, render=False):
-        assert params.built == ["/dev/default", "/dev/ttyUSB0"] and params.open == 1
-
-
-def test_an_environment_that_waits_and_can_not_be_evaluated_is_not_played_as_it_collects() -> None:
-    params = Ports(CONFIG)
-    params.is_device = False
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'port'"):
-        hooks.build_env(params, {"kind": "play", "seed": 1, "render": False})
-    assert params.built == ["/dev/ttyUSB0"] and params.open == 0
 
 
 @pytest.mark.parametrize(

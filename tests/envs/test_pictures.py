@@ -64,8 +64,6 @@ def test_rays_end_at_the_first_dark_pixel_or_at_the_edge():
     picture[4, 5] = 54  # Two to the right.
     picture[4, 2] = (0, 0, 55)  # Not dark in all channels.
     np.testing.assert_array_equal(finder.measure(picture), [4, 3, 2])
-    drawn = finder.drawn(picture)
-    assert (drawn[[3, 2], 3] == 255).all() and (drawn[1, 3] == 0).all() and (drawn[4, 4] == 255).all()
 
 
 def test_nineteen_rays_in_a_road():

@@ -1,4 +1,4 @@
-"""RealTimeEnvironment: every branch of the elastic rule, to the microsecond, and rtgym beside it."""
+"""RealTimeEnvironment: every branch of the elastic rule, rtgym beside it, and what a run asks of them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from pytest import approx
+from tf_agents.specs import array_spec
 
-from tests.support.devices_for_tests import DummyDevice
+from tests.support.devices_for_tests import DummyDevice, Forwarding, OwnDevice
 from tests.support.waiting import until
-from tfagents_system.envs import devices, step_times
-from tfagents_system.envs.clocks import MonotonicClock, VirtualClock
-from tfagents_system.envs.devices import device_of
-from tfagents_system.envs.layers import gym_layers, set_evaluation_episode
-from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.envs import devices
+from tfagents_system.envs.actions import actions_of
+from tfagents_system.envs.devices import Device, device_of
+from tfagents_system.envs.gym_driver import gym_layers, set_evaluation_episode
+from tfagents_system.envs.real_time import MonotonicClock, RealTimeEnvironment, VirtualClock
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
+from tfagents_system.transport.episode_reports import TRAIN, Report
 
 MICROSECOND = 1e-6
 DEFAULT = DummyDevice.default.tolist()
@@ -142,7 +144,7 @@ def test_a_pause_is_not_the_policys_time() -> None:
             env.wait()
             clock.advance(pause_secs)
         env.step(action(0.1))
-    assert env.times.take()["inference"] == approx([0.01, 0.01], abs=MICROSECOND)
+    assert env.take_times()["inference"] == approx([0.01, 0.01], abs=MICROSECOND)
 
 
 def test_closing_lets_the_device_wait_also_after_a_fault() -> None:
@@ -236,11 +238,11 @@ def test_durations_have_rtgyms_meaning() -> None:
     for _ in range(3):
         clock.advance(0.01)
         env.step(action(0.1))
-    times = {name: step_times.mean_and_deviation(values)[0] for name, values in env.times.take().items()}
+    times = {name: np.mean(values) for name, values in env.take_times().items()}
     expected = {"time_step": 0.05, "inference": 0.01, "send_control": 0.001, "retrieve_obs": 0.002}
     assert {name: times[name] for name in expected} == approx(expected, abs=1e-3 / 3 + 1e-9)
     assert times["step"] == approx(times["join"] + 0.001, abs=MICROSECOND)
-    assert env.times.take()["step"] == []
+    assert env.take_times()["step"] == []
 
 
 def test_metrics_are_of_the_steps_since_the_last_call() -> None:
@@ -253,6 +255,50 @@ def test_metrics_are_of_the_steps_since_the_last_call() -> None:
         env.step(action(0.1))
     assert env.take_metrics() == approx({"late_steps": 2.0, "step_ms_p99": 160.0, "inference_ms_p99": 160.0})
     assert env.take_metrics() == {"late_steps": 0.0, "step_ms_p99": 0.0, "inference_ms_p99": 0.0}
+
+
+# What a run asks of a device.
+
+
+def test_within_a_wrapper_that_forwards_attributes_it_knows_of_evaluations_and_of_the_horizon() -> None:
+    clock = VirtualClock()
+    device = DummyDevice(clock)
+    real_time = RealTimeEnvironment(device, 0.05, clock=clock)
+    env = TrainingEnvironment(Forwarding(Forwarding(real_time)), horizon=2)
+    assert env.device is not None
+    env.evaluation_episode = 3
+    env.reset()
+    assert device.log[0] == ("reset", 0.0, {"evaluation": True, "episode": 3})
+    assert [env.step(np.zeros(2, np.float32)).is_last() for _ in range(2)] == [False, True]
+    assert len(device.sent()) == 2, "after the last step nothing is sent"
+
+
+def test_without_a_default_action_it_is_tried_with_the_middle_of_its_bounds_where_there_is_one() -> None:
+    device = Device(OwnDevice())
+    box = array_spec.BoundedArraySpec((1,), np.float32, 2.0, 4.0, "action")
+    continuous = actions_of(box)
+    assert continuous.to_environment(device.trial_action(continuous)).tolist() == [3.0]
+    for one_of_n in (
+        actions_of(array_spec.BoundedArraySpec((), np.int64, 0, 2, "action")),
+        actions_of(box, [[2.0], [4.0]]),
+    ):
+        with pytest.raises(UserError, match="does not say which of them is harmless: give it a default_action or"):
+            device.trial_action({"gas": one_of_n, "steer": continuous})
+
+
+def test_its_numbers_are_those_that_a_report_can_have(caplog: pytest.LogCaptureFixture) -> None:
+    """NumPy's could not be sent, and a report with NaN is refused by the trainer as a whole."""
+    odd = {"nan": float("nan"), "inf": np.inf, "text": "slow", "array": np.zeros(2), "none": None}
+    fine = {"x_ms_p99": np.float32(1.5), "p99": np.percentile([1.0, 2.0], 50), "count": np.int64(3), "is_warm": True}
+    device = Device(OwnDevice({**fine, **odd}))
+    metrics = device.take_metrics()
+    assert metrics == {"x_ms_p99": 1.5, "p99": 1.5, "count": 3.0, "is_warm": 1.0}
+    assert {type(value) for value in metrics.values()} == {float}
+    report = Report(TRAIN, 0, 0, 0, 0, 0, [], device=metrics)
+    assert Report.from_wire(report.to_wire()).device == metrics
+    assert [record.message.split(": ")[1].split(" ")[0] for record in caplog.records] == sorted(odd)
+    device.take_metrics()
+    assert len(caplog.records) == len(odd), "each is told once"
 
 
 # The machine's clock.
@@ -362,9 +408,8 @@ def test_it_does_what_rtgym_does(monkeypatch: pytest.MonkeyPatch, settings: Any,
 
 
 @pytest.mark.filterwarnings("ignore:Time-step timed out")
-def test_rtgyms_own_environment_measures_its_steps_and_is_told_of_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rtgyms_own_environment_counts_late_steps_and_is_told_of_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it counts is what RealTimeEnvironment counts, with the same device and the same caller."""
-    told = []
     for kind in ("ours", "rtgym"):
         clock = VirtualClock()
         device = DummyDevice(clock, send_secs=0.001, capture_secs=0.003, terminate_at=len(LATENESS))
@@ -375,31 +420,25 @@ def test_rtgyms_own_environment_measures_its_steps_and_is_told_of_evaluations(mo
             env = rtgym_env(monkeypatch, clock, device)
             monkeypatch.setattr(devices, "time", SimpleNamespace(perf_counter=clock.now))
             finish = lambda: env._join_thread()  # noqa: E731, B023
-        found = device_of(gym_layers(env))
-        assert found is not None
-        for is_evaluation in (False, True, False):
-            found.set_evaluation(is_evaluation)
-            if is_evaluation:
-                set_evaluation_episode(gym_layers(env), 4)
+        followed = device_of(gym_layers(env))
+        assert followed is not None
+        for episode in (None, 4, None):
+            if episode is not None:
+                set_evaluation_episode(gym_layers(env), episode)
             clock.advance(0.3)  # The action of reset() is never late.
             env.reset()
             for late_secs in LATENESS:
                 finish()
                 clock.advance(late_secs)
                 env.step(action(0.1))
-        found.set_evaluation(False)
         env.reset()
-        found.wait()
+        followed.wait()
         clock.advance(30.0)
         env.step(action(0.1))
-        found.wait()
+        followed.wait()
         options = [value for name, _, value in device.log if name == "reset"]
         assert options == [None, {"evaluation": True, "episode": 4}, None, None]
-        metrics = found.take_metrics()
-        told.append((metrics["late_steps"], round(metrics["step_ms_p99"], 3)))
-        assert metrics["inference_ms_p99"] < 1000.0, "the pause of 30 s is none of it"
-    assert told[0] == told[1] and told[0][0] == 3 * 2
-    assert env.take_metrics() == {"late_steps": 0.0, "step_ms_p99": 0.0, "inference_ms_p99": 0.0}
+        assert [followed.take_metrics()["late_steps"] for _ in range(2)] == [3 * 2, 0], kind
 
 
 def test_a_reset_that_was_interrupted_ends_the_wait_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -39,28 +35,6 @@ def test_frames_of_every_kind_of_environment(env: Any) -> None:
     play_env.step(np.zeros(play_env.action_spec().shape))
     frame = play_env.render_frame()
     assert frame.dtype == np.uint8 and frame.shape[-1] == 3 and frame.min() == frame.max() == 1
-
-
-def test_frames_of_pendulum_differ() -> None:
-    rendering.prepare_headless()
-    play_env = loading.make_play_env(params_for(gymnasium.make("Pendulum-v1")), 1, render=True)
-    play_env.reset()
-    first = play_env.render_frame()
-    play_env.step([1.0])
-    assert first.shape == (500, 500, 3)
-    assert np.any(first != play_env.render_frame())
-
-
-def test_of_pkg_resources_only_the_warning_of_pygame_is_silenced() -> None:
-    program = (
-        "from tfagents_system.envs import rendering; rendering.prepare_headless(); import pygame, warnings; "
-        "assert 'pkg_resources' in rendering.sys.modules; warnings.warn('pkg_resources is deprecated as an API.')"
-    )
-    environ = {**os.environ, "MUJOCO_GL": "egl", "PYTHONPATH": str(Path(rendering.__file__).parents[2])}
-    command = [sys.executable, "-W", "default", "-c", program]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stdout == "", done.stderr
-    assert [line.partition(" UserWarning")[0] for line in done.stderr.splitlines()] == ["<string>:1:"]
 
 
 def test_environment_that_can_not_be_drawn_names_the_fix() -> None:

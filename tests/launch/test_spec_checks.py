@@ -15,8 +15,7 @@ from tests.support.fakes import CounterEnv, FakeParams, NumberedEnv
 from tests.support.goals import GoalParams, Line
 from tests.support.lanes_for_tests import NumberedLane, vector_of
 from tfagents_system.checks.findings import Findings
-from tfagents_system.envs.clocks import VirtualClock
-from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.envs.real_time import RealTimeEnvironment, VirtualClock
 
 Box = gymnasium.spaces.Box
 MASS = {"iters": [0, 5], "range": [1.0, 2.0]}

@@ -20,8 +20,7 @@ from tests.support.devices_for_tests import DummyDevice
 from tests.support.fakes import FakeParams
 from tests.support.tracks_driven import Tracks
 from tfagents_system.envs import loading
-from tfagents_system.envs.clocks import VirtualClock
-from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.envs.real_time import RealTimeEnvironment, VirtualClock
 from tfagents_system.examples.racing import params as racing
 from tfagents_system.machine.signals import STOP_SIGNALS
 from tfagents_system.playing import play, saved_run

@@ -12,7 +12,7 @@ import pytest
 
 from tfagents_system import run
 from tfagents_system.envs import loading
-from tfagents_system.envs.episode_seeds import seed_episode
+from tfagents_system.envs.gym_driver import seed_episode
 from tfagents_system.errors import UserError
 from tfagents_system.run_files.episodes import RecordedEpisode, load_episode
 from tfagents_system.settings.load_params import load_params

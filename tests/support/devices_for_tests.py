@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from tfagents_system.envs.clocks import VirtualClock
+from tfagents_system.envs.real_time import VirtualClock
 
 
 class DummyDevice:

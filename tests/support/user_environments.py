@@ -67,9 +67,6 @@ class Counter(gymnasium.Env):
         if self.steps == 3:
             self.misbehave()
         info = {"log/first": self.first, "log/action": action[0], "other": object(), "is_success": np.True_}
-        if self.does == "odd records":
-            info |= {"record/ragged": [[1], [2, 3]], "record/own": object(), "record/bytes": b"a"}
-            info |= {"record/large": np.zeros(50_000 if self.steps == 2 else 2)}
         info |= {"record/zone": np.int64(self.steps), "record/at": np.array([0.1, np.nan]), "record/track": "a"}
         return self._observe(), self.steps * 0.5, self.steps == self.terminate_at, self.steps == self.truncate_at, info
 
@@ -101,11 +98,6 @@ class Counter(gymnasium.Env):
         if "mass" not in state:
             raise KeyError("no parameter but mass")
         self.mass = state["mass"]
-
-    def close(self):
-        if self.does == "slow close":
-            time.sleep(0.5)
-            print("closed", flush=True)
 
     def render(self):
         return np.full((6, 8, 3), self.steps, np.uint8)
@@ -166,16 +158,18 @@ class Old:
 
 
 class Wrong(Counter):
-    """Returns in step 3 what its space does not allow."""
+    """Returns in step 3 what its space does not allow: something else in each episode."""
 
-    VALUES = {
-        "shape": np.zeros(3), "scalar": 0.0, "nan": np.full(4, np.nan), "inf": np.full(4, np.inf), "text": "abcd",
-        "ragged": [[1], [2, 3]], "none": None, "reward": np.zeros(4),
-    }
+    VALUES = [np.zeros(3), np.full(4, np.nan), "abcd", None, np.zeros(4)]
+    REWARDS = [1.0, 1.0, 1.0, 1.0, np.nan]
+
+    def reset(self, **kwargs):
+        self.episodes = getattr(self, "episodes", -1) + 1
+        return super().reset(**kwargs)
 
     def step(self, action):
         if self.steps == 2:
-            return self.VALUES[self.does], {"reward": np.nan}.get(self.does, 1.0), False, False, {}
+            return self.VALUES[self.episodes], self.REWARDS[self.episodes], False, False, {}
         return super().step(action)
 
 
@@ -183,7 +177,8 @@ class Integers(Counter):
     observation_space = spaces.Box(0, 255, (2,), np.uint8)
 
     def reset(self, **kwargs):
-        return {"floats": np.array([0.5, 0.5]), "large": np.array([1, 300])}[self.does], {}
+        self.steps += 1
+        return [np.array([0.5, 0.5]), np.array([1, 300])][self.steps - 1], {}
 
 
 class Text(Counter):
@@ -210,7 +205,7 @@ class Drawing(Counter):
 
     def step(self, action):
         reward = random.random() + np.random.uniform()
-        return self._observe(), reward, False, False, {"log/built": self.built}
+        return self._observe(), reward, False, False, {"log/built": self.built, "log/first": self.first}
 
 
 class Goals(Counter):

@@ -19,8 +19,7 @@ import pytest
 from tests.support.devices_for_tests import DummyDevice
 from tests.support.segments_for_tests import numbered_segment
 from tests.support.waiting import until
-from tfagents_system.envs.clocks import VirtualClock
-from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.envs.real_time import RealTimeEnvironment, VirtualClock
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.transport import tables

@@ -15,10 +15,9 @@ from tests.support.acting import LaneActor
 from tests.support.devices_for_tests import DummyDevice
 from tests.support.fakes import FakeParams
 from tests.support.workers_in_parts import bare_worker, runner_of
-from tfagents_system.envs.clocks import VirtualClock
-from tfagents_system.envs.curriculum import Curriculum, Place
+from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.envs.real_time import RealTimeEnvironment, VirtualClock
 from tfagents_system.errors import UserError
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport import tables
@@ -29,7 +28,7 @@ from tfagents_system.worker.collector import Collector
 from tfagents_system.worker.episode_runner import EnvironmentGuard
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.sender import RefusedError
-from tfagents_system.workers import WorkerEnvironments
+from tfagents_system.workers import Place, WorkerEnvironments
 
 COLLECT, EVAL = Place(False, 0), Place(True, 0)
 GAIN = {"gain": {"iters": [0, 3], "range": [1.0, 2.0], "apply_to_eval": True}}

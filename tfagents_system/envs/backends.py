@@ -12,8 +12,7 @@ from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs import gym_driver
-from tfagents_system.envs.gym_driver import TRUNCATED, GymDriver, StepResult
-from tfagents_system.envs.layers import gym_layers
+from tfagents_system.envs.gym_driver import TRUNCATED, GymDriver, StepResult, gym_layers
 from tfagents_system.envs.spaces import space_kind, space_nest
 from tfagents_system.envs.specs import spaces_of_array_specs
 from tfagents_system.errors import UserError

@@ -121,15 +121,7 @@ def _box_faults(where: str, space: Any, value: Any) -> list[str]:
     if np.dtype(space.dtype).kind in "iu" and array.dtype.kind == "f":
         return [f"{where} is {array.dtype} where its space is {np.dtype(space.dtype)}: give the space a float dtype"]
     if not np.isfinite(array).all():
-        place = _first(~np.isfinite(array))
-        return [f"{where} is not finite, {array[place]}{_at(place)}: correct what computes it"]
+        place = np.argwhere(~np.isfinite(array))[0].tolist()
+        at = f" at {place}" if place else ""
+        return [f"{where} is not finite, {array[tuple(place)]}{at}: correct what computes it"]
     return []
-
-
-def _first(wrong: np.ndarray) -> tuple[int, ...]:
-    return tuple(map(int, np.argwhere(wrong)[0]))
-
-
-def _at(place: tuple[int, ...]) -> str:
-    """` at [0, 2]`; empty for a scalar."""
-    return f" at [{', '.join(map(str, place))}]" if place else ""

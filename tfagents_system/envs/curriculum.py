@@ -3,7 +3,7 @@
     "curriculum": {"mass": {"iters": [0, 20000, 30000], "range": [0.0, 10.0], "apply_to_eval": false}}
 
 `values = np.linspace(min, max, len(iters))`; each is due in the first iteration that reaches its entry in `iters`.
-`CurriculumValues.set` calls `set_state({name: value})` of a worker's environment before its first episode from then on.
+workers.py calls `set_state({name: value})` of a worker's environment before its first episode from then on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from tfagents_system.checks.rules import (
     TRUE_OR_FALSE,
@@ -34,8 +33,6 @@ _ITERATION = integer_from(0)
 _GUIDE = "docs/how_to/iterations.md"
 
 Values = dict[str, int | float]  # by parameter
-Value = tuple[str, int | float]
-"""A parameter's name and its value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,91 +97,10 @@ class Curriculum:
         late = {name: [entry for entry in p.iters if entry >= iterations] for name, p in self._parameters.items()}
         return {name: entries for name, entries in late.items() if entries}
 
-    def end_values(self) -> list[Value]:
-        """Each parameter's first and last value, whenever they are due."""
+    def end_values(self) -> list[tuple[str, int | float]]:
+        """Each parameter's name with its first and with its last value, whenever they are due."""
         ends = [(name, value) for name, p in self._parameters.items() for value in (p.values[0], p.values[-1])]
         return list(dict.fromkeys(ends))
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """One of a worker's places for environments.
-
-    Attributes:
-      is_eval: For evaluation rather than collecting.
-      index: From 0.
-    """
-
-    is_eval: bool
-    index: int
-
-    @property
-    def name(self) -> str:
-        """`environment 0`, `evaluation environment 0`."""
-        return f"{'evaluation ' if self.is_eval else ''}environment {self.index}"
-
-
-class CurriculumValues:
-    """Sets a worker's environments to the curriculum's values, each before its next episode.
-
-    Args:
-      curriculum: The run's.
-
-    Attributes:
-      is_shared: Evaluations use the collect environments: what they set there is set back before the next episode that
-        is collected. What only training sets stays as it is in evaluations.
-    """
-
-    def __init__(self, curriculum: Curriculum) -> None:
-        self._curriculum = curriculum
-        self.is_shared = False
-        self._of_evaluation: Values = {}
-        self._set: dict[Place, Values] = {}
-
-    def own(self, place: Place) -> Place:
-        """The place whose environment is used there."""
-        return Place(False, place.index) if self.is_shared else place
-
-    def set_due(self, iteration: int) -> None:
-        """Collect environments are to have the values of this iteration from their next episode on."""
-        before = self._curriculum.values
-        if iteration < self._curriculum.iteration:
-            self._of_evaluation = {}
-        self._curriculum.iteration = iteration
-        for name, value in self._curriculum.values.items():
-            if before.get(name) != value:
-                logging.info("iteration %d: %s = %s", iteration, name, value)
-
-    def due(self, place: Place) -> list[Value]:
-        """What is to be set before an episode begins there; what an evaluation there has set is set back."""
-        return [] if place.is_eval else self._differing(place, self._wanted(place))
-
-    def set_evaluated(self, iteration: int) -> None:
-        """A policy of this iteration is evaluated."""
-        self._of_evaluation = self._curriculum.values_at(iteration, is_eval=True)
-
-    def evaluated(self, place: Place) -> list[Value]:
-        """What is to be set for that in an evaluation environment."""
-        return self._differing(place, self._of_evaluation)
-
-    def all(self, place: Place) -> list[Value]:
-        """What a new environment there is to be set to."""
-        self._set.pop(self.own(place), None)
-        return list(self._wanted(place).items())
-
-    def set(self, env: Any, place: Place, name: str, value: Any) -> None:
-        """Calls `set_state({name: value})` of the environment; of one without this method, the attribute is set."""
-        env.set_state({name: value})
-        self._set.setdefault(self.own(place), {})[name] = value
-
-    def _wanted(self, place: Place) -> Values:
-        """What the environment there is to have."""
-        of_training = self._curriculum.values if self.is_shared or not place.is_eval else {}
-        return of_training | (self._of_evaluation if place.is_eval else {})
-
-    def _differing(self, place: Place, wanted: Values) -> list[Value]:
-        now = self._set.get(self.own(place), {})
-        return [(name, value) for name, value in wanted.items() if now.get(name) != value]
 
 
 class EvaluatedTask:

@@ -1,7 +1,7 @@
 """What a run asks of an environment that acts in real time: RealTimeEnvironment, rtgym's, or a user's own.
 
 A user's own has an attribute `real_time = True`, and what of the following it needs: `wait()`, `default_action` or
-`get_default_action()`, `ep_max_length`, `is_evaluation`, `take_metrics()`.
+`get_default_action()`, `ep_max_length`, `set_evaluation_episode(number)`, `take_metrics()`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import numpy as np
 import tree
 from absl import logging
 
-from tfagents_system.envs.layers import device_layer, options_of_evaluation
-from tfagents_system.envs.step_times import INFERENCE, TIME_STEP, StepTimes, check_time_step, metrics_of
+from tfagents_system.envs.gym_driver import EVALUATION, EVALUATION_EPISODE, device_layer
 from tfagents_system.errors import UserError
 
 
@@ -25,15 +24,11 @@ class Device:
 
     Args:
       layer: The environment, or one that it wraps.
-
-    Attributes:
-      left_out: Names of what `take_metrics` has left out so far.
     """
 
     def __init__(self, layer: Any) -> None:
         self._layer = layer
-        self.left_out: set[str] = set()
-        self._is_evaluation = False
+        self._left_out: set[str] = set()
 
     @property
     def has_real_clock(self) -> bool:
@@ -52,23 +47,16 @@ class Device:
             limit = self._layer.ep_max_length
             self._layer.ep_max_length = horizon if limit is None else min(limit, horizon)
 
-    def set_evaluation(self, is_evaluation: bool) -> None:
-        """Whether the episodes from the next reset on are of an evaluation; it is told when that changes."""
-        if is_evaluation != self._is_evaluation:
-            self._is_evaluation = is_evaluation
-            if hasattr(self._layer, "is_evaluation"):
-                self._layer.is_evaluation = is_evaluation
-
     def take_metrics(self) -> dict[str, float]:
         """What the steps since the last call were like; see RealTimeEnvironment. Empty where it does not say.
 
-        What is no finite number is left out, and told when that happens first.
+        What is no finite number is left out, with a warning the first time.
         """
         take = getattr(self._layer, "take_metrics", None)
         metrics = {str(name): _as_float(value) for name, value in dict(take() or {}).items()} if callable(take) else {}
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        for name in sorted(metrics.keys() - finite.keys() - self.left_out):
-            self.left_out.add(name)
+        for name in sorted(metrics.keys() - finite.keys() - self._left_out):
+            self._left_out.add(name)
             logging.warning("take_metrics() of the environment: %s is no finite number: it is left out meanwhile", name)
         return finite
 
@@ -81,16 +69,16 @@ class Device:
         Raises:
           UserError: It is not one of the environment's actions.
         """
-        found = getattr(self._layer, "default_action", None)
-        if found is None and hasattr(self._layer, "get_default_action"):
-            found = self._layer.get_default_action()
-        if found is None:
+        default = getattr(self._layer, "default_action", None)
+        if default is None and hasattr(self._layer, "get_default_action"):
+            default = self._layer.get_default_action()
+        if default is None:
             return None
         try:
-            return tree.map_structure_up_to(actions, lambda leaf, own: leaf.to_agent(own), actions, found)
+            return tree.map_structure_up_to(actions, lambda leaf, value: leaf.to_agent(value), actions, default)
         except (TypeError, ValueError) as error:
             raise UserError(
-                f"the default action {found!r} is not one of the action space ({error}): correct it"
+                f"the default action {default!r} is not one of the action space ({error}): correct it"
             ) from None
 
     def trial_action(self, actions: Any) -> Any:
@@ -110,7 +98,7 @@ class Device:
         return tree.map_structure(lambda leaf: np.zeros(leaf.spec.shape, leaf.spec.dtype), actions)
 
     def watched(self) -> tuple[Any, float] | None:
-        """The interface (see `real_time.Interface`), for who only looks at it, and the seconds of a time step.
+        """The interface (see RealTimeEnvironment), for who only looks at it, and the seconds of a time step.
 
         None: it has none.
         """
@@ -118,106 +106,102 @@ class Device:
         return None if interface is None or secs is None else (interface, float(secs))
 
     def take_times(self) -> dict[str, list[float]]:
-        """Durations of the parts of its steps, see StepTimes; empty where it does not say."""
-        times = getattr(self._layer, "times", None)
-        return times.take() if isinstance(times, StepTimes) else {}
+        """Durations of the parts of its steps, see RealTimeEnvironment; empty where it does not say."""
+        take = getattr(self._layer, "take_times", None)
+        return dict(take()) if callable(take) else {}
 
 
 def _as_float(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        return float("nan")
+        return math.nan
 
 
 def device_of(layers: Iterable[Any]) -> Device | None:
     """The device of an environment, None where its steps wait for the policy.
 
-    One of rtgym measures its steps from then on, and can be told of evaluations.
-
     Args:
       layers: The environment and those it wraps.
-    """
-    layer = device_layer(layers)
-    if layer is None:
-        return None
-    _follow_rtgym(layer)
-    return Device(layer)
-
-
-# rtgym (0.16) has no hooks that tell of its steps or are told of evaluations: methods of the instance are replaced.
-
-
-def _follow_rtgym(env: Any) -> None:
-    """Gives an environment of rtgym `is_evaluation` and `take_metrics()`, and leaves those that have some.
 
     Raises:
       UserError: It is one of rtgym, and all its steps would be late.
     """
-    if not hasattr(env, "take_metrics") and hasattr(env, "_update_timestamps"):
-        # Without that key rtgym's time steps have no duration.
-        check_time_step(env.time_step_duration, env.start_obs_capture, env.time_step_timeout_factor, may_be_zero=True)
-        _RtgymSteps(env)
+    layer = device_layer(layers)
+    if layer is None:
+        return None
+    if not hasattr(layer, "take_metrics") and hasattr(layer, "_update_timestamps"):
+        if layer.time_step_duration != 0:  # Else its steps are taken as fast as they can be.
+            check_time_step(layer.time_step_duration, layer.start_obs_capture, layer.time_step_timeout_factor)
+        _RtgymSteps(layer)
+    return Device(layer)
+
+
+def evaluation_options(options: dict[str, Any] | None, episode: int | None) -> dict[str, Any] | None:
+    """Options of a device's reset, for an evaluation's episode of that number; None: it is of no evaluation."""
+    return options if episode is None else {**(options or {}), EVALUATION: True, EVALUATION_EPISODE: episode}
+
+
+def check_time_step(duration: float, capture: float, factor: float) -> None:
+    """Whether steps can be in time.
+
+    Args:
+      duration, capture, factor: time_step_duration, start_obs_capture and time_step_timeout_factor, as of
+        RealTimeEnvironment.
+
+    Raises:
+      UserError: They can't.
+    """
+    findings = []
+    if not duration > 0:
+        findings.append(f"time_step_duration={duration:g} must be above 0 seconds: correct it")
+    if not factor >= 0:
+        findings.append(f"time_step_timeout_factor={factor:g} must be at least 0: correct it")
+    if not findings and not 0 <= capture <= duration * (1.0 + factor):
+        findings.append(
+            f"start_obs_capture={capture:g} must be from 0 to time_step_duration={duration:g} plus its elasticity, "
+            f"{duration * (1.0 + factor):g} seconds, or every step would be late: lower it"
+        )
+    if findings:
+        raise UserError(*findings)
 
 
 class _RtgymSteps:
-    """Follows the time steps of one environment, by rtgym's own rule of which are late."""
+    """Counts late steps of an environment of rtgym by its own rule, and tells it of evaluations.
+
+    rtgym (0.16) has no hooks for either: methods of the instance are replaced.
+    """
 
     def __init__(self, env: Any) -> None:
-        self._env, self._times = env, StepTimes()
-        self._late_steps = self._told_late = 0
-        self._end: float | None = None  # Of the running time step.
-        self._sent_at: float | None = None
-        self._returned_at = 0.0
-        self._is_first = False  # The next action is the one of reset(), which may be late.
-        self._is_paused = False  # Since the last step.
+        self._env = env
+        self._late_steps = self._reported_late_steps = 0
+        self._end = -math.inf  # Of the running time step.
+        self._is_first = False  # The next action is that of reset(), which may be late.
         self._evaluation_episode: int | None = None
-        self._reset, self._step, self._begin_time_step, self._wait = (
-            env.reset,
-            env.step,
-            env._update_timestamps,
-            env.wait,
-        )
-        env.reset, env.step, env._update_timestamps, env.wait = self.reset, self.step, self.begin_time_step, self.wait
-        env.is_evaluation, env.take_metrics = False, self.take_metrics
-        env.set_evaluation_episode = self.set_evaluation_episode
+        self._reset, env.reset = env.reset, self.reset
+        self._begin_time_step, env._update_timestamps = env._update_timestamps, self.begin_time_step
+        env.take_metrics, env.set_evaluation_episode = self.take_metrics, self.set_evaluation_episode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        options = options_of_evaluation(options, self._env.is_evaluation, self._evaluation_episode)
-        self._evaluation_episode = None
+        options, self._evaluation_episode = evaluation_options(options, self._evaluation_episode), None
         self._is_first = True
-        found = self._reset(seed=seed, options=options)
-        self._is_paused, self._returned_at = False, time.perf_counter()
-        return found
+        observation, info = self._reset(seed=seed, options=options)
+        return observation, info
 
-    def step(self, action: Any) -> Any:
-        if not self._is_paused:
-            self._times.add[INFERENCE](time.perf_counter() - self._returned_at)
-        found = self._step(action)
-        self._is_paused, self._returned_at = False, time.perf_counter()
-        return found
-
-    def wait(self) -> None:
-        self._is_paused = True
-        self._wait()
+    def begin_time_step(self) -> None:
+        """Called by rtgym when an action was sent, in its own thread."""
+        now, env = time.perf_counter(), self._env
+        is_late = now >= self._end + env.time_step_timeout
+        self._late_steps += is_late and not self._is_first and not env.is_waiting
+        self._end = (now if is_late else self._end) + env.time_step_duration
+        self._is_first = False
+        self._begin_time_step()
 
     def set_evaluation_episode(self, number: int) -> None:
         """See RealTimeEnvironment."""
         self._evaluation_episode = number
 
-    def begin_time_step(self) -> None:
-        """Called by rtgym when an action was sent, in its own thread."""
-        now, env = time.perf_counter(), self._env
-        is_in_time = self._end is not None and now < self._end + env.time_step_timeout
-        if not self._is_first and (is_in_time or not env.is_waiting):
-            self._late_steps += not is_in_time
-            if self._sent_at is not None:
-                self._times.add[TIME_STEP](now - self._sent_at)
-        begin = self._end if self._end is not None and is_in_time else now
-        self._end, self._sent_at, self._is_first = begin + env.time_step_duration, now, False
-        self._begin_time_step()
-
     def take_metrics(self) -> dict[str, float]:
-        """See RealTimeEnvironment."""
-        late, self._told_late = self._late_steps - self._told_late, self._late_steps
-        return metrics_of(self._times.take(), late)
+        """The late steps since the last call."""
+        late_steps, self._reported_late_steps = self._late_steps - self._reported_late_steps, self._late_steps
+        return {"late_steps": float(late_steps)}

@@ -1,7 +1,7 @@
 """The worker's side of an environment in its own process (SAC_ENV_PYTHON); looks like a Gymnasium environment.
 
 A process can be killed when it hangs, its memory leaks end with it, and it may use another Python, another NumPy, or
-packages that conflict with TensorFlow. wire.py describes the protocol between the two.
+packages that conflict with TensorFlow. env_server.py is the other side, and describes the protocol.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from typing import Any, NoReturn
 import numpy as np
 from absl import logging
 
-from tfagents_system.envs import package_import, wire
-from tfagents_system.envs.env_server import TRACE_SIGNAL
+from tfagents_system.envs.env_server import TRACE_SIGNAL, pack, receive, send, unpack
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentProcessError, line_of_trace
 from tfagents_system.errors import UserError
 from tfagents_system.machine import processes
@@ -38,17 +37,28 @@ _SPEAK_SECS = 60.0
 _CLOSE_SECS = 5.0
 _TRACE_SECS = 1.0
 _TRACE_BYTES = 64 * 1024
+_ROOT = Path(__file__).resolve().parents[2]
 _MARK_VARIABLE = "TFAGENTS_ENV_PROCESS"  # In the environment variables of the process and of all its children.
 
-# Any Python can parse this, so that an old one can report that it is too old.
+# Any Python can parse this, so that an old one can report that it is too old. Where the package was installed with pip,
+# the folder sys.argv[1] has all packages of this Python. Another one must not find those: it would take NumPy from
+# there, compiled for this one.
 _TOO_OLD, _NO_NUMPY = 97, 98
 _BOOT = f"""
 import sys
 
-
 if sys.version_info < (3, 9):
     sys.exit({_TOO_OLD})
-{package_import.IMPORT_PACKAGE}
+import importlib.util
+import os
+
+sys.path[:] = [folder for folder in sys.path if folder]
+if os.path.isfile(os.path.join(sys.argv[1], "setup.sh")):
+    sys.path.insert(0, sys.argv[1])
+folder = os.path.join(sys.argv[1], "tfagents_system")
+spec = importlib.util.spec_from_file_location("tfagents_system", os.path.join(folder, "__init__.py"))
+sys.modules["tfagents_system"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["tfagents_system"])
 try:
     import numpy
 except ImportError:
@@ -87,12 +97,10 @@ class ProcessSettings:
 class EnvProcess:
     """An environment that runs in its own process.
 
-    The next step may overwrite an observation: copy what you keep.
-
     Args:
       settings: Interpreter and timeouts.
       params: What `load_params` returned: the process loads the same.
-      what: see `hooks.build_env`.
+      what: Further arguments of `hooks.build_env`.
 
     Attributes:
       observation_space, action_space: The environment's own.
@@ -115,15 +123,12 @@ class EnvProcess:
                 "Python, and begin the command with `SAC_ENV_PYTHON= python tfagents_system/run.py`"
             )
         self._settings, self._timeout_secs = settings, settings.step_timeout_secs
-        self._dead: str | None = None
-        self._is_owed = False  # An answer.
+        self._dead: str | None = None  # Why it can't be used any more.
         self._process: subprocess.Popen[bytes] | None = None
         self._mark = f"{os.getpid()}.{time.monotonic_ns()}"
         self._trace = os.memfd_create("trace")
-        self._descriptor = os.memfd_create("environment")
-        self._memory = wire.Memory(self._descriptor)
         try:
-            self._process, self._connection = _start(settings.python, self._mark, self._descriptor, self._trace)
+            self._process, self._connection = _start(settings.python, self._mark, self._trace)
             self.pid = self._process.pid
             self._build(params, what)
         except BaseException:
@@ -134,21 +139,19 @@ class EnvProcess:
         source = params._source
         if source is None:
             raise UserError("SAC_ENV_PYTHON needs TrainParams from a file: load them with load_params")
-        files = {"params": str(source.path), "origin": str(source.origin) if source.origin else None}
+        files = {"path": str(source.path), "origin": str(source.origin) if source.origin else None}
         values = {name: getattr(source, name) for name in ("env_config", "compute_config", "attributes")}
         self._name = "the environment"
         try:
-            told = self._call("build", files | values, dict(what), secs=build_timeout_secs(self._timeout_secs))
+            answer = self._call("build", files | values, dict(what), secs=build_timeout_secs(self._timeout_secs))
         except UserError as error:
             hint = ": import inside the hooks what only one side has" if "No module named" in str(error) else ""
             where = f"{hint} (SAC_ENV_PYTHON={self._settings.python})"
             raise UserError(*(f"{finding}{where}" for finding in error.findings)) from None
-        self._name = str(told["name"])
-        self.action_space, self.observation_space = map(wire.gymnasium_space, (told["action"], told["observation"]))
-        self._pack_action = wire.packer(self.action_space, "action")
-        self._unpack_observation = wire.unpacker(self.observation_space, self._memory)
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": told["frames_per_second"]}
-        for name in told["goal_functions"]:
+        self._name = str(answer["name"])
+        self.action_space, self.observation_space = (_space(*answer[name]) for name in ("action", "observation"))
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": answer["frames_per_second"]}
+        for name in answer["goal_functions"]:
             setattr(self, name, functools.partial(self._of_goals, name))
 
     def __repr__(self) -> str:
@@ -159,15 +162,15 @@ class EnvProcess:
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode."""
         episode, self._evaluation_episode = self._evaluation_episode, None
-        return self._unpack_observation(self._call("reset", seed, episode)), {}
+        return unpack(self._call("reset", seed, episode)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Takes a step; the info contains only what training uses."""
-        packed, reward, terminated, truncated, info = self._call("step", self._pack_action(action))
-        return self._unpack_observation(packed), reward, terminated, truncated, info
+        packed, reward, terminated, truncated, info = self._call("step", pack(action))
+        return unpack(packed), reward, terminated, truncated, info
 
     def set_evaluation_episode(self, number: int) -> None:
-        """Which of an evaluation's episodes the next reset begins; see `layers.set_evaluation_episode`."""
+        """Which of an evaluation's episodes the next reset begins."""
         self._evaluation_episode = number
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -197,31 +200,23 @@ class EnvProcess:
 
     def _call(self, name: str, *arguments: Any, secs: float | None = None) -> Any:
         """What a method of the environment returns, within so many seconds; None: those of a step."""
-        secs = self._timeout_secs if secs is None else secs
-        what = f"{name}()" if name != "build" else "its construction"
-        if self._is_owed and self._dead is None:
-            self._received(what, secs)  # Of a call that was interrupted.
-        self._send(name, *arguments)
-        return self._answer(what, secs)
-
-    def _send(self, name: str, *arguments: Any) -> None:
         if self._dead is not None:
             raise EnvironmentDiedError(self._dead)
+        what = f"{name}()" if name != "build" else "its construction"
+        self._dead = f"{what} was interrupted"  # Until its answer is here, which no other call must get.
         try:
-            wire.send(self._connection, (name, arguments))
-            self._is_owed = True
+            send(self._connection, (name, arguments))
         except OSError:
-            self._raise_death(f"{name}()")
-
-    def _answer(self, what: str, timeout_secs: float) -> Any:
-        kind, content = self._received(what, timeout_secs)
+            self._raise_death(what)
+        kind, content = self._answer(what, self._timeout_secs if secs is None else secs)
+        self._dead = None
         if kind == "findings":
             raise UserError(*content)
         if kind == "error":
             raise EnvironmentProcessError(content)
         return content
 
-    def _received(self, what: str, timeout_secs: float) -> tuple[str, Any]:
+    def _answer(self, what: str, timeout_secs: float) -> tuple[str, Any]:
         """The next message.
 
         Time is counted in waits of a second, not by the clock: the environment must not be blamed if this process is
@@ -230,8 +225,7 @@ class EnvProcess:
         waits = 0
         while True:
             try:
-                answer: tuple[str, Any] = wire.receive(self._connection)
-                self._is_owed = False
+                answer: tuple[str, Any] = receive(self._connection)
                 return answer
             except BlockingIOError:
                 pass
@@ -282,7 +276,6 @@ class EnvProcess:
         if self._trace < 0:
             return
         os.close(self._trace)
-        os.close(self._descriptor)
         self._trace = -1
         if (process := self._process) is None:
             return
@@ -304,17 +297,16 @@ class EnvProcess:
         return line_of_trace(self._trace_text(), "env_server.py")
 
 
-def _start(python: Path, mark: str, memory: int, trace: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _start(python: Path, mark: str, trace: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair()
     with theirs:
-        descriptors = (theirs.fileno(), memory, trace)
-        command = [str(python), "-c", _BOOT, str(package_import.ROOT)]
-        command += [*map(str, descriptors), str(os.getpid())]
+        descriptors = (theirs.fileno(), trace)
+        command = [str(python), "-c", _BOOT, str(_ROOT), *map(str, descriptors), str(os.getpid())]
         try:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                env={**package_import.environ_of_another_python(os.environ), _MARK_VARIABLE: mark},
+                env={**_environ_of_another_python(os.environ), _MARK_VARIABLE: mark},
                 pass_fds=descriptors,
                 process_group=0,  # Its children end with it, and Ctrl-C does not reach it.
             )
@@ -326,3 +318,22 @@ def _start(python: Path, mark: str, memory: int, trace: int) -> tuple[subprocess
     # A read returns regularly, to check the time it has taken. Python's signal handlers run in between.
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(_SLICE_SECS), 0))
     return process, ours
+
+
+def _environ_of_another_python(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the packages of this Python in PYTHONPATH, where the launchers have put them."""
+    if (_ROOT / "setup.sh").is_file() or "PYTHONPATH" not in environ:
+        return dict(environ)
+    folders = [folder for folder in environ["PYTHONPATH"].split(os.pathsep) if folder and Path(folder) != _ROOT]
+    return {**environ, "PYTHONPATH": os.pathsep.join(folders)}
+
+
+def _space(kind: str, arguments: Mapping[str, Any]) -> Any:
+    """The Gymnasium space that the other side describes."""
+    from gymnasium import spaces
+
+    if kind == "Dict":
+        return spaces.Dict({key: _space(*described) for key, described in arguments.items()})
+    if kind == "Tuple":
+        return spaces.Tuple([_space(*described) for described in arguments.values()])
+    return getattr(spaces, kind)(**arguments)

@@ -18,10 +18,11 @@ REWARD, TERMINATED = "compute_reward", "compute_terminated"
 FUNCTIONS = (REWARD, TERMINATED)
 
 
-def function_of(layers: Iterable[Any], name: str) -> Callable[..., Any] | None:
-    """The method of the outermost layer of an environment that has one; None: none has."""
-    methods = (getattr(layer, name, None) for layer in layers)
-    return next((method for method in methods if callable(method)), None)
+def functions_of(layers: Iterable[Any]) -> dict[str, Callable[..., Any]]:
+    """Those of FUNCTIONS that an environment has, by name; each of the outermost layer that has one."""
+    layers = list(layers)
+    methods = {name: [getattr(layer, name, None) for layer in layers] for name in FUNCTIONS}
+    return {name: next(filter(callable, found)) for name, found in methods.items() if any(map(callable, found))}
 
 
 class GoalFunctions:
@@ -38,9 +39,8 @@ class GoalFunctions:
     """
 
     def __init__(self, layers: Iterable[Any]) -> None:
-        layers = list(layers)
-        self._reward, self._terminated = (function_of(layers, name) for name in FUNCTIONS)
-        self.has_reward, self.has_terminated = self._reward is not None, self._terminated is not None
+        self._functions = functions_of(layers)
+        self.has_reward, self.has_terminated = (name in self._functions for name in FUNCTIONS)
 
     def rewards(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
         """`[N]` float32: of steps that have achieved these goals, where those were desired.
@@ -48,7 +48,7 @@ class GoalFunctions:
         Raises:
           UserError: The call raises, or does not return a finite number for each.
         """
-        found = self._call(REWARD, self._reward, achieved, desired)
+        found = self._call(REWARD, achieved, desired)
         if found.shape != (len(achieved),) or not np.isfinite(found).all():
             what = f"shape {found.shape}" if found.shape != (len(achieved),) else "numbers that are not finite"
             raise UserError(
@@ -63,9 +63,9 @@ class GoalFunctions:
 
         One truth value for all of them is taken for each: environments that never end an episode return it.
         """
-        if self._terminated is None:
+        if not self.has_terminated:
             return None
-        found = self._call(TERMINATED, self._terminated, achieved, desired)
+        found = self._call(TERMINATED, achieved, desired)
         wrong = ""
         if found.shape not in ((), (len(achieved),)):
             wrong = f"shape {found.shape}"
@@ -78,13 +78,11 @@ class GoalFunctions:
             )
         return np.broadcast_to(found.astype(bool), (len(achieved),))
 
-    def _call(
-        self, name: str, function: Callable[..., Any] | None, achieved: np.ndarray, desired: np.ndarray
-    ) -> np.ndarray:
-        if function is None:
+    def _call(self, name: str, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+        if name not in self._functions:
             raise UserError(f"the environment has no {name}(achieved_goal, desired_goal, info): give it one")
         try:
-            return np.asarray(function(achieved, desired, {}), np.float64)
+            return np.asarray(self._functions[name](achieved, desired, {}), np.float64)
         except EnvironmentDiedError:
             raise  # Another start of this process has another one.
         except Exception as error:

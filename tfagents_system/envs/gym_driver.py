@@ -1,4 +1,4 @@
-"""Drives gym and Gymnasium environments of any version and hides their differences.
+"""Drives gym and Gymnasium environments of any version and hides their differences, as those of their wrappers.
 
 Runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9, NumPy 1 or 2.
 """
@@ -7,19 +7,79 @@ from __future__ import annotations
 
 import inspect
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.spaces import space_kind
 from tfagents_system.errors import UserError
 
+SEED_LIMIT = 2**31  # Some environments keep their seed in a signed 32-bit integer.
+
+# Keys of an environment's info that training uses.
 TRUNCATED = "TimeLimit.truncated"
+LOG_PREFIX = "log/"  # Numbers under such keys are averaged over an episode.
+RECORD_PREFIX = "record/"  # What is under such keys is kept of each step where episodes are recorded.
+SUCCESS_KEYS = ("is_success", "success")
+
+# In the options of a device's reset(): the episode is of an evaluation, and which of its episodes it is.
+EVALUATION, EVALUATION_EPISODE = "evaluation", "episode"
 
 # (observation, reward, discount, is the episode over, info)
 StepResult = tuple[Any, Any, float, bool, Any]
+
+
+# Layers: an environment and those it wraps, outermost first.
+
+
+def gym_layers(env: Any) -> Iterator[Any]:
+    """Those of a gym or Gymnasium environment."""
+    while env is not None:
+        yield env
+        # Not getattr: gym's wrappers forward attributes that they lack.
+        inner = getattr(env, "__dict__", {}).get("env")
+        env = inner if hasattr(inner, "step") and hasattr(inner, "reset") else None
+
+
+def time_limit_of(env: Any) -> int | None:
+    """Most steps of an episode by a time limit of gym, Gymnasium, EnvPool, TF-Agents or rtgym; None without one."""
+    while env is not None:
+        spec = getattr(env, "spec", None)
+        limits = [getattr(of, "max_episode_steps", None) for of in (spec, getattr(spec, "config", None))]
+        limits += [getattr(env, name, None) for name in ("_max_episode_steps", "ep_max_length")]
+        if type(env).__module__.partition(".")[0] == "tf_agents":
+            limits.append(getattr(env, "_duration", None))  # Of wrappers.TimeLimit.
+        if known := [int(limit) for limit in limits if isinstance(limit, int) and limit > 0]:
+            return min(known)
+        inside = getattr(env, "__dict__", {})
+        lanes = inside.get("envs") or [None]
+        env = inside.get("env") or inside.get("_env") or inside.get("_gym_env") or lanes[0]
+    return None
+
+
+def device_layer(layers: Iterable[Any]) -> Any:
+    """The innermost layer that acts in real time: rtgym's, or one with `real_time = True`; None without one.
+
+    The innermost, because wrappers may forward the attribute of what they wrap.
+    """
+    devices = [
+        layer
+        for layer in layers
+        if getattr(layer, "real_time", False) is True or type(layer).__module__.partition(".")[0] == "rtgym"
+    ]
+    return devices[-1] if devices else None
+
+
+def set_evaluation_episode(layers: Iterable[Any], number: int) -> None:
+    """Tells the outermost layer that has `set_evaluation_episode(number)` which of an evaluation's episodes the next
+    reset begins, from 0.
+    """
+    for layer in layers:
+        if callable(method := getattr(layer, "set_evaluation_episode", None)):
+            method(number)
+            return
 
 
 class GymDriver:
@@ -189,6 +249,18 @@ _FORWARDERS = {
 }
 
 
+def seed_episode(env: Any, seed: int) -> None:
+    """What is random in the next episode follows from the seed, of 32 bits, so that it can be repeated."""
+    env.reseed(seed % SEED_LIMIT)
+    seed_generators(seed)
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds Python's and NumPy's own, from which a user's environment may take numbers."""
+    random.seed(seed)
+    np.random.seed(seed)
+
+
 def _seed_gym(env: Any, seed: int) -> int | None:
     """Seeds by `env.seed` and the action space; returns the seed for the first reset if `reset` takes one."""
     layers = list(gym_layers(env))
@@ -212,3 +284,12 @@ def _takes_seed(function: Callable[..., Any]) -> bool | None:
     if "seed" in parameters:
         return True
     return None if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()) else False
+
+
+def recorded(value: Any) -> np.ndarray | None:
+    """What an episode's record has of a value under `record/...`, as a copy; None if it is no numbers and no texts."""
+    try:
+        array = np.array(value)
+    except Exception:  # Such as of a ragged list, or whatever the user's own class raises: no episode ends for that.
+        return None
+    return array if array.dtype.kind in "biufU" else None

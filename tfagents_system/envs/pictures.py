@@ -135,10 +135,3 @@ class Rangefinder:
         is_end = is_dark.ravel()[self._pixels] & self._is_within
         to_edge = self._is_within.sum(axis=1)  # A ray is straight: what is behind the edge stays behind it.
         return (np.where(is_end.any(axis=1), is_end.argmax(axis=1), to_edge) + 1).astype(np.float32)
-
-    def drawn(self, picture: np.ndarray) -> np.ndarray:
-        """A copy of the picture with the pixels of each ray up to its end in white."""
-        copy = picture.copy()
-        on_ray = self._is_within & (np.arange(self._pixels.shape[1]) < self.measure(picture)[:, None] - 1)
-        copy.reshape(self._shape[0] * self._shape[1], -1)[self._pixels[on_ray]] = 255
-        return copy

@@ -11,31 +11,22 @@ docs/tutorials/real_robot.md shows how to connect a device.
 
 from __future__ import annotations
 
-import logging
+import collections
 import threading
-from collections.abc import Mapping
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import gymnasium
+import numpy as np
+from absl import logging
 
 from tfagents_system.checks.rules import near_misses
-from tfagents_system.envs.clocks import Call, Clock, MonotonicClock
-from tfagents_system.envs.layers import options_of_evaluation
-from tfagents_system.envs.step_times import (
-    INFERENCE,
-    JOIN,
-    RETRIEVE_OBS,
-    SEND_CONTROL,
-    SEND_DELAY,
-    STEP,
-    TIME_STEP,
-    StepTimes,
-    check_time_step,
-    metrics_of,
-)
+from tfagents_system.envs.devices import check_time_step, evaluation_options
 from tfagents_system.errors import UserError
 
-_LOG = logging.getLogger(__name__)
+_PARTS = ("time_step", "step", "join", "inference", "send_control", "retrieve_obs", "send_delay")
 _REQUIRED = (
     "send_control",
     "get_obs_rew_terminated_info",
@@ -44,37 +35,85 @@ _REQUIRED = (
     "get_action_space",
     "get_default_action",
 )
-_TELL_SECS = 10.0  # Between two warnings of late steps.
+_WARNING_SECS = 10  # Between two warnings of late steps.
+_KEPT_STEPS = 100_000  # 83 minutes at 20 Hz.
 
 
-class Interface(Protocol):
-    """A device, as rtgym's RealTimeGymInterface has it; it need not derive from anything.
+# Clocks, in seconds. `call_at` calls a function at a time, whatever the caller does then; one call at a time.
 
-    Optional: `wait()` lets it rest until the next reset or action, `render()` returns a picture, `set_state(dict)` sets
-    parameters, `close()` frees it.
+
+class MonotonicClock:
+    """The machine's monotonic clock. A thread makes the calls.
+
+    Attributes:
+      is_real: Time passes by itself.
     """
 
-    def send_control(self, control: Any) -> None:
-        """Lets an action act from now on. Must not wait for it."""
+    is_real = True
 
-    def get_obs_rew_terminated_info(self) -> tuple[Any, float, bool, dict[str, Any]]:
-        """What is observed now, the reward since the last call, whether the episode is over, and further information.
+    def __init__(self) -> None:
+        self._calls = ThreadPoolExecutor(1, "clock")
 
-        It may be called in another thread than the rest, while the policy computes an action.
-        """
+    def now(self) -> float:
+        return time.monotonic()
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode, however long that takes; returns its first observation, and information.
+    def sleep_until(self, when: float) -> None:
+        """Returns at that time, or at once if it has passed."""
+        while (left := when - time.monotonic()) > 0:
+            time.sleep(left)
 
-        Where it is of an evaluation, `options` is `{"evaluation": True, "episode": 3}`: its episodes count from 0.
-        """
+    def call_at(self, when: float, function: Callable[[], Any]) -> Future[Any]:
+        def call() -> Any:
+            self.sleep_until(when)
+            return function()
 
-    def get_observation_space(self) -> Any: ...
+        return self._calls.submit(call)
 
-    def get_action_space(self) -> Any: ...
+    def close(self) -> None:
+        """Ends the thread; no calls follow."""
+        self._calls.shutdown(wait=False)
 
-    def get_default_action(self) -> Any:
-        """What acts until the policy's first action; harmless."""
+
+class VirtualClock:
+    """A clock for tests and simulations: it stands still unless somebody sleeps.
+
+    A call sees its own time, however far the caller sleeps, and what it takes does not hold up the caller.
+    """
+
+    is_real = False
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
+        self._call: tuple[float, Callable[[], Any], Future[Any]] | None = None
+
+    def now(self) -> float:
+        return self._now
+
+    def advance(self, secs: float) -> None:
+        """Lets time pass."""
+        self.sleep_until(self._now + secs)
+
+    def sleep_until(self, when: float) -> None:
+        when = max(self._now, when)
+        if self._call is not None and self._call[0] <= when:
+            (due, function, result), self._call = self._call, None
+            self._now = max(self._now, due)
+            try:
+                result.set_result(function())
+            except BaseException as error:  # For whoever asks for the result.
+                result.set_exception(error)
+        self._now = when
+
+    def call_at(self, when: float, function: Callable[[], Any]) -> Future[Any]:
+        result: Future[Any] = Future()
+        self._call = when, function, result
+        return result
+
+    def close(self) -> None:
+        self._call = None
+
+
+Clock = MonotonicClock | VirtualClock
 
 
 class RealTimeEnvironment(gymnasium.Env):
@@ -86,7 +125,12 @@ class RealTimeEnvironment(gymnasium.Env):
     default action. After an episode has ended nothing is sent.
 
     Args:
-      interface: The device.
+      interface: The device, with the methods of rtgym's RealTimeGymInterface; it need not derive from that.
+        `send_control(action)` lets an action act and must not wait for it. `get_obs_rew_terminated_info()` returns what
+        is known now; another thread may call it. `reset(seed, options)` may take long, and returns an observation and
+        a dictionary; in an evaluation `options` is `{"evaluation": True, "episode": 3}`. `get_default_action()` returns
+        what is harmless. Optional: `wait()` lets it rest until the next reset or action, `render()` returns a picture,
+        `set_state(dict)` sets parameters, `close()` frees it.
       time_step_duration: Seconds.
       start_obs_capture: Seconds from a time step's begin to its observation; None: its end. A capture may last longer
         than its time step, within the elasticity.
@@ -98,9 +142,7 @@ class RealTimeEnvironment(gymnasium.Env):
     Attributes:
       real_time: True: its steps do not wait for the policy.
       has_real_clock: Whether time passes by itself.
-      is_evaluation: Episodes from the next reset on are of an evaluation, of which the device's `reset` is told.
       late_steps: How many there were.
-      times: Durations of its steps.
       time_step_start: When the running time step has begun, by the clock.
 
     Raises:
@@ -111,7 +153,7 @@ class RealTimeEnvironment(gymnasium.Env):
 
     def __init__(
         self,
-        interface: Interface,
+        interface: Any,
         time_step_duration: float = 0.05,
         start_obs_capture: float | None = None,
         time_step_timeout_factor: float = 1.0,
@@ -119,33 +161,32 @@ class RealTimeEnvironment(gymnasium.Env):
         clock: Clock | None = None,
         ep_max_length: int | None = None,
     ) -> None:
-        capture = time_step_duration if start_obs_capture is None else start_obs_capture
+        capture_secs = time_step_duration if start_obs_capture is None else start_obs_capture
         _check_methods(interface)
-        check_time_step(time_step_duration, capture, time_step_timeout_factor)
-        self.interface: Any = interface
+        check_time_step(time_step_duration, capture_secs, time_step_timeout_factor)
+        self.interface = interface
         self.ep_max_length = ep_max_length
-        self.is_evaluation = False
-        self._evaluation_episode: int | None = None
-        self.late_steps = self._told_late = 0
-        self.times = StepTimes()
+        self.late_steps = self._reported_late_steps = 0
+        self._times = {part: collections.deque[float](maxlen=_KEPT_STEPS) for part in _PARTS}
         self.time_step_start = 0.0
         self.render_mode = "rgb_array" if hasattr(interface, "render") else None
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": max(1, round(1.0 / time_step_duration))}
         self.observation_space = interface.get_observation_space()
         self.action_space = interface.get_action_space()
-        self.time_step_duration, self._capture_secs = time_step_duration, capture
+        self.time_step_duration, self._capture_secs = time_step_duration, capture_secs
         self._elasticity = time_step_timeout_factor * time_step_duration
         self._wait_on_done = wait_on_done
-        self._clock: Clock = clock or MonotonicClock()
+        self._clock = clock or MonotonicClock()
         self.has_real_clock = self._clock.is_real
+        self._evaluation_episode: int | None = None
         self._end: float | None = None  # Of the running time step.
-        self._capture: Call | None = None
+        self._capture: Future[Any] | None = None
+        self._captured_at = 0.0
         self._one_at_a_time = threading.Lock()  # A picture may be drawn while an observation is captured.
         self._has_begun = self._is_running = self._is_waiting = False
         self._steps = 0
         self._sent_at: float | None = None
         self._returned_at = 0.0
-        self._tell_at = float("-inf")
 
     @property
     def default_action(self) -> Any:
@@ -159,8 +200,7 @@ class RealTimeEnvironment(gymnasium.Env):
         # The time of a reset is no time step's, whoever has ended the episode before.
         self._is_running, self._capture, self._sent_at = False, None, None
         self._has_begun, self._is_waiting = True, False  # A reset that is interrupted may have moved it.
-        options = options_of_evaluation(options, self.is_evaluation, self._evaluation_episode)
-        self._evaluation_episode = None
+        options, self._evaluation_episode = evaluation_options(options, self._evaluation_episode), None
         observation, info = self.interface.reset(seed=seed, options=options)
         if self._end is None:
             self._end = self._clock.now()
@@ -175,9 +215,9 @@ class RealTimeEnvironment(gymnasium.Env):
             raise RuntimeError("no episode is under way: call reset() first")
         began = self._clock.now()
         if not self._is_waiting:  # Else it was a pause, not the policy.
-            self.times.add[INFERENCE](began - self._returned_at)
+            self._times["inference"].append(began - self._returned_at)
         observation, reward, terminated, info = self._finish_time_step()
-        self.times.add[JOIN](self._clock.now() - began)
+        self._times["join"].append(self._clock.now() - began)
         self._steps += 1
         truncated = not terminated and self.ep_max_length is not None and self._steps >= self.ep_max_length
         if terminated or truncated:
@@ -187,7 +227,7 @@ class RealTimeEnvironment(gymnasium.Env):
         else:
             self._send(action, may_be_late=True)
         self._returned_at = self._clock.now()
-        self.times.add[STEP](self._returned_at - began)
+        self._times["step"].append(self._returned_at - began)
         return _as_space(observation), reward, terminated, truncated, info
 
     def set_evaluation_episode(self, number: int) -> None:
@@ -195,9 +235,35 @@ class RealTimeEnvironment(gymnasium.Env):
         self._evaluation_episode = number
 
     def take_metrics(self) -> dict[str, float]:
-        """Of the steps since the last call: `late_steps`, `step_ms_p99` and `inference_ms_p99`; see `metrics_of`."""
-        late, self._told_late = self.late_steps - self._told_late, self.late_steps
-        return metrics_of(self.times.take(), late)
+        """Of the steps since the last call: how many were late, and 99th percentiles in milliseconds.
+
+        `step_ms_p99` is of the time from one action sent to the next, `inference_ms_p99` of the policy's and all else
+        that the caller does.
+        """
+        late_steps, self._reported_late_steps = self.late_steps - self._reported_late_steps, self.late_steps
+        times = self.take_times()
+        percentiles = {
+            f"{name}_ms_p99": 1e3 * float(np.percentile(times[part], 99, method="higher")) if times[part] else 0.0
+            for name, part in (("step", "time_step"), ("inference", "inference"))
+        }
+        return {"late_steps": float(late_steps), **percentiles}
+
+    def take_times(self) -> dict[str, list[float]]:
+        """Durations of the parts of steps since the last call, in seconds, with rtgym's meaning.
+
+        time_step     from one action sent to the next
+        step          of step()
+        join          of waiting in step() for the end of the running time step
+        inference     from the return of step() or reset() to the next step(): whatever the caller does, unless the
+                      device was told to wait in between
+        send_control  of the interface's send_control()
+        retrieve_obs  of the interface's get_obs_rew_terminated_info()
+        send_delay    from the end of a time step to the next action sent
+        """
+        times = {part: list(values) for part, values in self._times.items()}
+        for values in self._times.values():
+            values.clear()
+        return times
 
     def wait(self) -> None:
         """Lets the device wait until the next reset or step; does nothing if it waits already.
@@ -246,57 +312,57 @@ class RealTimeEnvironment(gymnasium.Env):
         began = self._clock.now()
         self.interface.send_control(action)
         now = self._clock.now()
-        self.times.add[SEND_CONTROL](now - began)
+        self._times["send_control"].append(now - began)
         assert self._end is not None
         if self._sent_at is not None:
-            self.times.add[TIME_STEP](began - self._sent_at)
-            self.times.add[SEND_DELAY](began - self._end)
+            self._times["time_step"].append(began - self._sent_at)
+            self._times["send_delay"].append(began - self._end)
         self._sent_at = began
         is_late = now >= self._end + self._elasticity
         if is_late and may_be_late and not self._is_waiting:
-            self._tell_late(now)
+            self.late_steps += 1
+            logging.log_every_n_seconds(
+                logging.WARNING,
+                "step %d of the episode is late: its action was sent %.1f ms after the time step before it had ended, "
+                "which may be %.1f; %d late steps so far",
+                _WARNING_SECS,
+                *(self._steps, 1e3 * (now - self._end), 1e3 * self._elasticity, self.late_steps),
+            )
         self._is_waiting = False
         self.time_step_start = now if is_late else self._end
         self._end = self.time_step_start + self.time_step_duration
         self._capture = self._clock.call_at(self.time_step_start + self._capture_secs, self._retrieve)
 
+    def _retrieve(self) -> Any:
+        began = self._clock.now()
+        try:
+            with self._one_at_a_time:
+                return self.interface.get_obs_rew_terminated_info()
+        finally:
+            self._captured_at = self._clock.now()
+            self._times["retrieve_obs"].append(self._captured_at - began)
+
     def _finish_time_step(self) -> Any:
         """Waits for the capture and for the time step's end; returns what was captured."""
         assert self._capture is not None and self._end is not None
+        self._clock.sleep_until(self.time_step_start + self._capture_secs)
         capture, self._capture = self._capture, None
-        captured = capture.result()
-        self._clock.sleep_until(self._end)
-        return captured
+        try:
+            return capture.result()
+        finally:
+            self._clock.sleep_until(max(self._end, self._captured_at))
 
     def _let_time_step_end(self) -> None:
         """Waits for the end of the running time step: the device does one thing at a time. The next step returns its
         observation, or raises what that has raised; a reset forgets it.
         """
-        if self._capture is not None:
-            try:
-                self._capture.result()
-            except Exception as error:
-                _LOG.warning("the observation of a time step that was not waited for has failed: %r", error)
-            assert self._end is not None
-            self._clock.sleep_until(self._end)
-
-    def _retrieve(self) -> Any:
-        began = self._clock.now()
-        with self._one_at_a_time:
-            captured = self.interface.get_obs_rew_terminated_info()
-        self.times.add[RETRIEVE_OBS](self._clock.now() - began)
-        return captured
-
-    def _tell_late(self, now: float) -> None:
-        assert self._end is not None
-        self.late_steps += 1
-        if now >= self._tell_at:
-            self._tell_at = now + _TELL_SECS
-            _LOG.warning(
-                "step %d of the episode is late: its action was sent %.1f ms after the time step before it had ended, "
-                "which may be %.1f; %d late steps so far",
-                *(self._steps, 1e3 * (now - self._end), 1e3 * self._elasticity, self.late_steps),
-            )
+        if (capture := self._capture) is None:
+            return
+        try:
+            self._finish_time_step()
+        except Exception as error:
+            logging.warning("the observation of a time step that was not waited for has failed: %r", error)
+        self._capture = capture
 
 
 def _as_space(observation: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.checks.findings import is_installed
-from tfagents_system.envs.layers import gym_layers
+from tfagents_system.envs.gym_driver import gym_layers
 from tfagents_system.errors import UserError
 
 _PROBE_DEADLINE_SECS = 60.0

@@ -19,9 +19,8 @@ from tfagents_system.envs.backends import Backend, make_backend
 from tfagents_system.envs.devices import Device, device_of
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.goals import GoalFunctions
+from tfagents_system.envs.gym_driver import RECORD_PREFIX, set_evaluation_episode
 from tfagents_system.envs.history import ACTION_HISTORY, leaf_names
-from tfagents_system.envs.info_keys import RECORD_PREFIX
-from tfagents_system.envs.layers import set_evaluation_episode
 from tfagents_system.envs.observations import ObservationWriter
 from tfagents_system.envs.specs import action_spec_of, observation_spec_of
 from tfagents_system.errors import UserError

@@ -37,8 +37,8 @@ from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
 from tfagents_system.envs.goals import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED
+from tfagents_system.envs.gym_driver import gym_layers
 from tfagents_system.envs.history import HORIZON_TIME, frames_in, is_image, leaf_names
-from tfagents_system.envs.layers import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch import costs
@@ -213,6 +213,13 @@ class EnvironmentTrial:
                 "simulation"
             )
         errors += self._half_episode_findings("an environment that acts in real time")
+        if overrides_any(self.params, "collect_env_args_kwargs") and not overrides_any(
+            self.params, "eval_env_args_kwargs"
+        ):
+            errors.append(
+                "the environment acts in real time, and is played and filmed with the arguments of "
+                "eval_env_args_kwargs, which has none: let it return those of collect_env_args_kwargs"
+            )
         self.findings.error(ENVIRONMENT, *errors)
         if self.params.action_history == 0:
             self.findings.note(
@@ -232,13 +239,8 @@ class EnvironmentTrial:
     def _check_lanes(self, env: TrainingEnvironment) -> None:
         """Steps all lanes of a vector environment until an episode has ended and another one begun."""
         params = self.params
-        lanes = BatchedEnvironment(
-            env.user_env,
-            params.horizon,
-            action_history=params.action_history,
-            action_table=params.action_table,
-            strict_observation_bounds=params.strict_observation_bounds,
-        )
+        lanes = loading.all_lanes(params, env)
+        assert isinstance(lanes, BatchedEnvironment)
         count = lanes.num_lanes
         errors = [several_vectors(self.envs_per_worker, count)] if self.envs_per_worker > 1 else []
         if self.deterministic and not lanes.can_reseed:

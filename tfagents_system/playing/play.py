@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfagents_system.envs.curriculum import EvaluatedTask, Values, values_in_words
-from tfagents_system.envs.info_keys import SUCCESS_KEYS
+from tfagents_system.envs.gym_driver import SUCCESS_KEYS
 from tfagents_system.envs.rendering import NO_VIDEO
 from tfagents_system.errors import UserError
 from tfagents_system.playing import video
@@ -168,8 +168,6 @@ def _episodes(
     work.doing = "building the environment"
     with stopping_between_steps(env := make_env(params, seed, render=video_dir is not None)) as check_stop:
         check_fit(policy, env)
-        if env.device is not None:
-            env.device.set_evaluation(True)
         values = _apply_curriculum(params, env, _iteration(params, path, policy))
         for k in range(1, num_episodes + 1):
             env.evaluation_episode = k - 1
@@ -260,7 +258,7 @@ def replay(params: TrainParamsBase, path: Path, video_dir: Path | None = None) -
       UserError: It is no recorded episode, or of another environment.
       EnvironmentFault: The environment failed.
     """
-    from tfagents_system.envs.episode_seeds import seed_episode
+    from tfagents_system.envs.gym_driver import seed_episode
 
     recorded = load_episode(path, REPLAY)
     rewards = []

@@ -31,7 +31,7 @@ def make_env(params: TrainParamsBase, seed: int, render: bool, env_id: int | Non
     try:
         if env_id is None:
             return loading.make_play_env(params, seed, render)
-        return loading.make_replay_env(params, seed, env_id, render)
+        return loading.make_collect_env(params, 0, seed, env_id, render=render)
     except (UserError, EnvironmentFault):
         raise
     except Exception as error:

@@ -14,10 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tfagents_system.envs.curriculum import Place
 from tfagents_system.envs.env_process import build_timeout_secs
-from tfagents_system.envs.episode_seeds import seed_episode
 from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.gym_driver import seed_episode
 from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.machine.watchdog import Watchdog
@@ -30,7 +29,7 @@ from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.recording import EpisodeRecord, Observer
 from tfagents_system.worker.rollout import Rollout, StepTimes
 from tfagents_system.worker.segment_builder import SegmentBuilder
-from tfagents_system.workers import WorkerEnvironments
+from tfagents_system.workers import Place, WorkerEnvironments
 
 COLLECTING, EVALUATING = "collecting", "evaluating"
 _BEAT_SECS = 1.0

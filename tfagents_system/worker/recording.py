@@ -15,7 +15,7 @@ import numpy as np
 import tree
 from absl import logging
 
-from tfagents_system.envs.info_keys import RECORD_PREFIX, recorded
+from tfagents_system.envs.gym_driver import RECORD_PREFIX, recorded
 from tfagents_system.errors import shown
 from tfagents_system.policies.names import checkpoint_name
 from tfagents_system.run_files.episodes import Q_VALUES, REWARDS, WAS_GREEDY, RecordedEpisode, action_names

@@ -16,7 +16,7 @@ from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.envs.info_keys import LOG_PREFIX, SUCCESS_KEYS
+from tfagents_system.envs.gym_driver import LOG_PREFIX, SUCCESS_KEYS
 from tfagents_system.envs.loading import AnyEnvironment, lanes_of
 from tfagents_system.envs.training_environment import Infos, StepNews
 from tfagents_system.policies.worker_policy import LaneSteps

@@ -17,8 +17,8 @@ from pytest import approx
 
 from tests.support.waiting import until
 from tfagents_system.envs import real_time
-from tfagents_system.envs.clocks import VirtualClock
 from tfagents_system.envs.devices import Device
+from tfagents_system.envs.real_time import VirtualClock
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.examples.racing import recorder as program

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from tests.support.devices_for_tests import DummyDevice, Forwarding
-from tfagents_system.envs.clocks import VirtualClock
-from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.envs.real_time import RealTimeEnvironment, VirtualClock
 from tfagents_system.errors import UserError
 from tfagents_system.examples.racing.trajectory_reward import (
     FINISHED,

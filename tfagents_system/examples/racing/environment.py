@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from tfagents_system.checks.rules import NOT_NEGATIVE, Rule, is_kept, number_in
-from tfagents_system.envs.info_keys import EVALUATION, EVALUATION_EPISODE
+from tfagents_system.envs.gym_driver import EVALUATION, EVALUATION_EPISODE
 from tfagents_system.errors import UserError
 from tfagents_system.examples.racing.car import STEP_SECS, CarParameters, CarState, advance
 from tfagents_system.examples.racing.driver import PurePursuit

@@ -21,8 +21,7 @@ import numpy as np
 
 import tfagents_system
 from tfagents_system.checks.rules import NOT_NEGATIVE, Rule, is_number
-from tfagents_system.envs.clocks import Clock
-from tfagents_system.envs.real_time import RealTimeEnvironment
+from tfagents_system.envs.real_time import Clock, RealTimeEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.examples.racing.car_process import BRAKE
 from tfagents_system.examples.racing.environment import RacingEnvironment, RacingSettings

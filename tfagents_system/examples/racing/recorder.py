@@ -163,8 +163,6 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
 
     Of RealTimeEnvironment also the parts of its steps, with rtgym's names.
     """
-    from tfagents_system.envs.step_times import mean_and_deviation
-
     process = psutil.Process()
     times: dict[str, list[float]] = {"reset": [], "step": []}
     is_last, cpu_secs = True, 0.0
@@ -183,7 +181,8 @@ def benchmark(params: TrainParamsBase, seed: int, steps: int) -> Iterator[str]:
         parts = env.device.take_times() if env.device is not None else {}
     yield f"{'':12} {'mean':>10} {'mean abs. deviation':>20}"
     for name, values in {"reset": times["reset"], **(parts or {"step": times["step"]})}.items():
-        mean, deviation = mean_and_deviation(values)
+        mean = np.mean(values) if values else 0.0
+        deviation = np.mean(np.abs(np.array(values) - mean)) if values else 0.0
         yield f"{name:12} {mean * 1e3:>7.3f} ms {deviation * 1e3:>17.3f} ms"
     yield (
         f"{steps / cpu_secs:,.0f} steps per second of CPU time of this process, whose memory the {steps:,} steps have "

@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from tfagents_system.envs.layers import device_layer, gym_layers
+from tfagents_system.envs.gym_driver import device_layer, gym_layers
 from tfagents_system.errors import UserError, shown
 from tfagents_system.hyperparameters import Count, CountOrZero, Number, Positive, read_section
 
@@ -193,7 +193,7 @@ class TrajectoryRewardEnvironment(gymnasium.Wrapper):
 class TrajectoryRewardInterface:
     """The same for a device: its own interface says when an episode ends, so that nothing is sent any more.
 
-    Whatever else the device (see `real_time.Interface`) has, this has, too.
+    Whatever else the device (see RealTimeEnvironment) has, this has, too.
     """
 
     def __init__(self, interface: Any, trajectory: TrajectoryReward) -> None:
