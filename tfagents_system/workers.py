@@ -247,15 +247,16 @@ class WorkerEnvironments:
         # The first one's seeds are the same for any number of environments.
         further = [place.index, times] if times else [place.index] if place.index else []
         self._built[place] += 1
-        return loading.make_worker_env(
+        return loading.make_env(
             self._params,
             kind,
-            self._worker_id,
             self._derived_seed(stream, *further),
             self.first_env_id + place.index,
+            worker_id=self._worker_id,
             name=place.name,
             process=self._process,
             collect_env=self.collect[place.index] if place.is_eval and self.collect else None,
+            has_all_lanes=True,
         )
 
 

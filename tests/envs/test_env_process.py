@@ -87,14 +87,14 @@ def test_seeds_arrive_once_and_the_generators_of_its_process_are_seeded_as_here(
     assert of_seed[0] == of_seed[1] and all(a != b for a, b in zip(of_seed[1], of_seed[2], strict=True))
 
 
-def test_an_episode_of_an_evaluation_is_told_once(each_user: Folder) -> None:
-    env = each_user.make()
+def test_an_episode_of_an_evaluation_is_told_once(user: Folder) -> None:
+    env = user.make()
     masses = []
     for number in (None, 0, 3, None):
         env.evaluation_episode = number
         masses.append(float(env.reset().observation[1]))
     assert masses == [1.0, 100.0, 103.0, 103.0]
-    old = each_user.make("Old")
+    old = user.make("Old")
     old.evaluation_episode = 4
     assert old.reset().is_first(), "one that has no such method is not told"
 
@@ -120,26 +120,26 @@ def test_old_gym_environments(each_user: Folder) -> None:
     assert [float(time_step.discount) for time_step in steps(limited, 2)] == [1.0, 1.0, 1.0]
 
 
-def test_set_state_and_its_errors(each_user: Folder) -> None:
-    env = each_user.make()
+def test_set_state_and_its_errors(user: Folder) -> None:
+    env = user.make()
     env.set_state({"mass": np.float64(2.5)})
     assert env.step(zeros(env)).observation.tolist()[:2] == [0.0, 2.5]
     with pytest.raises(Exception, match=r"KeyError: 'no parameter but mass' \(my_envs.py, line \d+\)"):
         env.set_state({"friction": 1.0})
-    other = each_user.make("Old")
+    other = user.make("Old")
     with pytest.raises(UserError, match="Old has no parameter 'mas' that can be set: it knows .*terminate_at"):
         other.set_state({"mas": 1.0})
     other.set_state({"terminate_at": 1})
     assert [time_step.is_last() for time_step in steps(other, 1)] == [False, True]
 
 
-def test_pictures(each_user: Folder) -> None:
-    env = each_user.make()
+def test_pictures(user: Folder) -> None:
+    env = user.make()
     steps(env, 2)
     frame = env.render_frame()
     assert frame.shape == (6, 8, 3) and frame.dtype == np.uint8 and (frame == 2).all()
     assert env.frames_per_second == 17.0
-    old = each_user.make("Old")
+    old = user.make("Old")
     steps(old, 1)
     with pytest.raises(UserError, match="Old can't be drawn"):
         old.render_frame()

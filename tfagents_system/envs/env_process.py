@@ -242,9 +242,7 @@ class EnvProcess:
 
     def _raise_hang(self, text: str) -> NoReturn:
         os.kill(self.pid, TRACE_SIGNAL)
-        deadline = time.monotonic() + _TRACE_SECS
-        while not self._trace_text() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        processes.wait_until(lambda: bool(self._trace_text()), _TRACE_SECS)
         time.sleep(0.02)  # For the rest of the trace.
         self._die(f"{text}{self._users_line()}: its process was killed")
 

@@ -27,134 +27,101 @@ def lanes_of(envs: Sequence[AnyEnvironment]) -> BatchedEnvironment | SingleLanes
     return SingleLanes(cast(Sequence[TrainingEnvironment], envs))
 
 
-def make_worker_env(
+def make_env(
     params: TrainParamsBase,
     kind: str,
-    worker_id: int,
     seed: int,
-    env_id: int,
+    env_id: int = 0,
     *,
-    name: str,
-    process: ProcessSettings | None,
+    worker_id: int = 0,
+    name: str = "the environment",
+    process: ProcessSettings | None = None,
     collect_env: AnyEnvironment | None = None,
+    render: bool = False,
+    has_all_lanes: bool = False,
 ) -> AnyEnvironment:
-    """An environment of a worker: all lanes of a vector environment.
+    """An environment of a worker.
 
     Args:
       params: The user's TrainParams.
-      kind: COLLECT or EVAL.
-      worker_id, name: Named in errors.
+      kind, env_id: See `hooks.build_env`.
       seed: For the environment.
-      env_id: `id` for the hook.
+      worker_id, name: Named in errors.
       process: Settings of its process; None: those of the params, see `load_params`.
-      collect_env: Of an environment for evaluation: the one beside it, for a hook that takes one.
+      collect_env: Of an environment for evaluation: the one beside it, see `hooks.build_env`.
+      render: `render_frame` will be called.
+      has_all_lanes: Of a vector environment; else its first lane alone is stepped.
 
     Raises:
       UserError: The hooks return something other than they should.
     """
-    env = _build(params, kind, seed, env_id, process, collect_env)
-    if is_batched(env):
-        return BatchedEnvironment(env, params.horizon, **_settings(params, kind, seed, worker_id, name))
-    return _training_environment(params, env, kind, seed, worker_id, name)
-
-
-def make_collect_env(
-    params: TrainParamsBase,
-    worker_id: int,
-    seed: int,
-    env_id: int | None = None,
-    *,
-    name: str = "the environment",
-    process: ProcessSettings | None = None,
-    render: bool = False,
-) -> TrainingEnvironment:
-    """An environment to collect in, of a vector environment the first lane. See `make_worker_env`.
-
-    Args:
-      env_id: None: the worker's number. It differs if workers have several environments.
-      render: `render_frame` will be called.
-    """
-    env = _build(params, COLLECT, seed, worker_id if env_id is None else env_id, process, render=render)
-    return _training_environment(params, env, COLLECT, seed, worker_id, name)
-
-
-def make_eval_env(
-    params: TrainParamsBase,
-    worker_id: int,
-    collect_env: TrainingEnvironment | None,
-    seed: int,
-    *,
-    process: ProcessSettings | None = None,
-    render: bool = False,
-) -> TrainingEnvironment:
-    """An environment to evaluate or play in, of a vector environment the first lane. See `make_collect_env`.
-
-    Args:
-      collect_env: The one beside it; see `hooks.build_env`.
-    """
-    env = _build(params, EVAL, seed, worker_id, process, collect_env, render=render)
-    return _training_environment(params, env, EVAL, seed, worker_id, "the evaluation environment")
-
-
-def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingEnvironment:
-    """The evaluation environment of worker 0, to play a policy in."""
-    return make_eval_env(params, 0, None, seed, render=render)
-
-
-def all_lanes(params: TrainParamsBase, env: AnyEnvironment) -> AnyEnvironment:
-    """The environment itself, or a vector environment with all of its lanes where `env` is its first one."""
-    if not is_batched(env.user_env):
-        return env
-    settings = _settings(params, COLLECT, 0, 0, "the environment")
-    return BatchedEnvironment(env.user_env, params.horizon, **{**settings, "seed": None})
-
-
-def time_limit(params: TrainParamsBase) -> int | None:
-    """Most steps of an episode by the environment's own time limit, which is built to know it; None without one."""
-    env = _build(params, COLLECT, 0, 0, None)
-    try:
-        return None if isinstance(env, EnvProcess) else time_limit_of(env)
-    finally:
-        getattr(env, "close", lambda: None)()
-
-
-def _build(
-    params: TrainParamsBase,
-    kind: str,
-    seed: int,
-    env_id: int,
-    process: ProcessSettings | None,
-    collect_env: AnyEnvironment | None = None,
-    *,
-    render: bool = False,
-) -> Any:
-    """Calls `hooks.build_env`, here or in a process of its own."""
     process = process or (params._source.process if params._source is not None else None)
     if process is not None:
-        return EnvProcess(process, params, {"kind": kind, "seed": seed, "env_id": env_id, "render": render})
-    _log_mujoco_warnings()
-    beside = None if collect_env is None else collect_env.user_env
-    env = hooks.build_env(params, kind, seed, env_id, beside, render=render)
-    _log_mujoco_warnings()  # It may have been imported only now.
-    return env
-
-
-def _training_environment(
-    params: TrainParamsBase, env: Any, kind: str, seed: int, worker_id: int, name: str
-) -> TrainingEnvironment:
+        env: Any = EnvProcess(process, params, {"kind": kind, "seed": seed, "env_id": env_id, "render": render})
+    else:
+        _log_mujoco_warnings()
+        beside = None if collect_env is None else collect_env.user_env
+        env = hooks.build_env(params, kind, seed, env_id, beside, render=render)
+        _log_mujoco_warnings()  # It may have been imported only now.
+    settings: dict[str, Any] = {"seed": seed % SEED_LIMIT, "worker_id": worker_id, "name": name}
+    settings |= _settings(params, kind)
+    if has_all_lanes and is_batched(env):
+        return BatchedEnvironment(env, params.horizon, **settings)
     try:
-        return TrainingEnvironment(env, params.horizon, **_settings(params, kind, seed, worker_id, name))
+        return TrainingEnvironment(env, params.horizon, **settings)
     except BaseException:
         if isinstance(env, EnvProcess):
             env.close()  # Its spaces can't be used.
         raise
 
 
-def _settings(params: TrainParamsBase, kind: str, seed: int, worker_id: int, name: str) -> dict[str, Any]:
+def make_collect_env(
+    params: TrainParamsBase, worker_id: int, seed: int, env_id: int | None = None, **options: Any
+) -> TrainingEnvironment:
+    """An environment to collect in; of a vector environment the first lane.
+
+    Args:
+      env_id: None: the worker's number.
+      **options: As of `make_env`.
+    """
+    env_id = worker_id if env_id is None else env_id
+    return cast(TrainingEnvironment, make_env(params, COLLECT, seed, env_id, worker_id=worker_id, **options))
+
+
+def make_eval_env(
+    params: TrainParamsBase, worker_id: int, collect_env: TrainingEnvironment | None, seed: int, **options: Any
+) -> TrainingEnvironment:
+    """An environment to evaluate in; arguments as of `make_collect_env`."""
+    options = {"name": "the evaluation environment", "collect_env": collect_env, **options}
+    return cast(TrainingEnvironment, make_env(params, EVAL, seed, worker_id, worker_id=worker_id, **options))
+
+
+def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingEnvironment:
+    """The evaluation environment of worker 0, to play a policy in."""
+    return make_eval_env(params, 0, None, seed, name="the environment", render=render)
+
+
+def all_lanes(params: TrainParamsBase, env: AnyEnvironment) -> AnyEnvironment:
+    """The environment itself, or a vector environment with all of its lanes where `env` is its first one."""
+    if not is_batched(env.user_env):
+        return env
+    return BatchedEnvironment(env.user_env, params.horizon, **_settings(params, COLLECT))
+
+
+def time_limit(params: TrainParamsBase) -> int | None:
+    """Most steps of an episode by the environment's own time limit, which is built to know it; None without one."""
+    if params._source is not None and params._source.process is not None:
+        return None
+    env = hooks.build_env(params, COLLECT, 0)
+    try:
+        return time_limit_of(env)
+    finally:
+        getattr(env, "close", lambda: None)()
+
+
+def _settings(params: TrainParamsBase, kind: str) -> dict[str, Any]:
+    """Those of LaneEnvironment that the params decide."""
     return {
-        "seed": seed % SEED_LIMIT,
-        "worker_id": worker_id,
-        "name": name,
         "action_history": params.action_history,
         "action_table": params.action_table,
         "strict_observation_bounds": params.strict_observation_bounds,

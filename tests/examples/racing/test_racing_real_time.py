@@ -17,7 +17,6 @@ from pytest import approx
 
 from tests.support.waiting import until
 from tfagents_system.envs import real_time
-from tfagents_system.envs.devices import Device
 from tfagents_system.envs.real_time import VirtualClock
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
@@ -155,10 +154,9 @@ def test_the_process_answers_and_tells_what_went_wrong() -> None:
 
 def test_a_device_is_evaluated_on_held_out_tracks() -> None:
     env = make_real_time_race({"racing": {"observations": ["motion"], "train_tracks": 1}}, 0)
-    device, tracks = Device(env), []
+    tracks = []
     try:
         for number in (None, 3, 0, 5, None):
-            device.set_evaluation(number is not None)
             if number is not None:
                 env.set_evaluation_episode(number)
             tracks.append(env.reset()[1]["track"])
