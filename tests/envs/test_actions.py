@@ -18,27 +18,9 @@ from tfagents_system.envs.actions import actions_of, random_actions
 from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment, from_wire, to_wire
 
 TABLE = [[1.0, 0.0, -0.5], [0.0, 1.0, 0.0], [0.1, 0.1, 0.1]]
 BOX = array_spec.BoundedArraySpec((3,), np.float32, [-1.0, 0.0, -0.5], [1.0, 1.0, 0.5], "action")
-
-
-class Told:
-    """Remembers the actions that it gets; of gym or Gymnasium, by the spaces that it is given."""
-
-    def __init__(self, space: Any, box: Any) -> None:
-        self.action_space = space
-        self.observation_space = box(-1.0, 1.0, (1,), np.float32)
-        self.got: list[Any] = []
-
-    def reset(self, **_: Any) -> Any:
-        return (np.zeros(1, np.float32), {})
-
-    def step(self, action: Any) -> Any:
-        assert self.action_space.contains(action), action
-        self.got.append(action)
-        return np.zeros(1, np.float32), 0.0, False, False, {}
 
 
 class GymTold(gym.Env):
@@ -57,9 +39,22 @@ class GymTold(gym.Env):
         return np.zeros(1, np.float32), 0.0, False, {}
 
 
-class GymnasiumTold(Told, gymnasium.Env):
+class GymnasiumTold(gymnasium.Env):
+    """Remembers the actions that it gets."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
     def __init__(self, space: Any) -> None:
-        Told.__init__(self, space, gymnasium.spaces.Box)
+        self.action_space = space
+        self.got: list[Any] = []
+
+    def reset(self, **_: Any) -> Any:
+        return (np.zeros(1, np.float32), {})
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.got.append(action)
+        return np.zeros(1, np.float32), 0.0, False, False, {}
 
 
 SPACES = gymnasium.spaces
@@ -217,27 +212,3 @@ def test_lanes_remember_as_single_environments_do() -> None:
         lanes.step([np.array([index, 0], np.int32)], columns)
         np.testing.assert_array_equal(history[0], step.observation["action_history"])
     assert history.tolist() == [[0, 0, 1, 1, 0, 0], [1, 0, 0, 1, 0, 0]]
-
-
-def segment(actions: Any) -> Segment:
-    actions = np.asarray(actions, np.int32)
-    count = len(actions)
-    observation = [np.zeros((count + 1, 1), np.float32)]
-    return Segment(
-        0, 1, 0, 0, False, True, False, observation, [actions], np.zeros(count, np.float32), np.ones(count, np.float32)
-    )
-
-
-def test_segments_with_a_number_that_no_action_has_are_refused() -> None:
-    spec = array_spec.ArraySpec((1,), np.float32, "observation")
-    layout = Layout.from_specs(spec, actions_of(BOX, TABLE).spec)
-    assert layout.action[0].step_bytes == 4
-    whole = segment([0, 2, 1])
-    assert Segment.from_wire(whole.to_wire(), layout).action[0].tolist() == [0, 2, 1]
-    for wrong in (3, -1):
-        with pytest.raises(MalformedSegmentError, match="action: not all values are from 0 to 2"):
-            Segment.from_wire(segment([0, wrong]).to_wire(), layout)
-        read = from_wire(to_wire([whole, segment([wrong])]), layout)
-        assert next(read).action[0].tolist() == [0, 2, 1], "those before it come"
-        with pytest.raises(MalformedSegmentError, match="from 0 to 2"):
-            next(read)
