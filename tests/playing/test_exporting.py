@@ -221,7 +221,7 @@ def test_a_users_network_of_values_is_refused_by_numpy_and_taken_by_tflite(tmp_p
     written, difference = export_files.write(source, "tflite", tmp_path)
     assert difference < 1e-5
     action = load_policy(written, "--policy").action(ts.transition(np.ones(3, np.float32), np.float32(0.0))).action
-    assert action.dtype == np.float64 and TABLE.is_exact(action)
+    assert action.dtype == np.float64 and action.tolist() in TABLE.rows.tolist()
 
 
 def test_a_saved_model_chooses_as_the_checkpoint(tmp_path):

@@ -51,7 +51,6 @@ def test_an_action_that_is_not_finite_is_the_experts_fault(wrong):
         policy = FixedPolicy(lambda observation: np.array([wrong, 0.5]), actions_of(spec))
         with pytest.raises(FloatingPointError, match=told):
             action(policy, step(np.array([1.0])), False)
-        assert policy.chosen == 0
 
 
 @pytest.mark.parametrize("kind", ["model", "checkpoint"])

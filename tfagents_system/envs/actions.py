@@ -90,12 +90,6 @@ class LeafActions:
         scaled = 2.0 * (np.asarray(action, np.float64).reshape(low.shape) - low) / span - 1.0
         return np.where(self._varies, np.clip(scaled, -1.0, 1.0), 0.0).astype(np.float32)
 
-    def is_exact(self, action: Any) -> bool:
-        """Whether the agent has this action, given in the environment's units."""
-        if self.rows is None:
-            return True
-        return np.array_equal(np.ravel(self.rows[self.to_agent(action)]), np.ravel(action).astype(self.rows.dtype))
-
     def encode(self, actions: np.ndarray) -> np.ndarray:
         """Agent's actions `[..., *spec.shape]` as an action history has them, `[..., encoded_size]` float32.
 

@@ -285,15 +285,11 @@ class FixedPolicy(WorkerPolicy):
       policy: A PyPolicy, or a function from an observation to an action.
       actions: Nest of LeafActions: workers get the agent's actions.
       num_lanes: Environments that it acts in.
-
-    Attributes:
-      chosen, inexact: Actions so far, and those among them that the agent does not have: it got the nearest ones.
     """
 
     def __init__(self, policy: py_policy.PyPolicy | Callable[[Any], Any], actions: Any, num_lanes: int = 1) -> None:
         self._policy = policy
         self._actions = actions
-        self.chosen = self.inexact = 0
         is_from_disk = isinstance(policy, py_policy.PyPolicy)
         self._source = "the policy from disk" if is_from_disk else "the expert (expert_policy_ctor)"
         self.inference = getattr(policy, "inference", "saved model") if is_from_disk else "function of the params"
@@ -334,7 +330,4 @@ class FixedPolicy(WorkerPolicy):
             action = self._policy(time_step.observation)
         if not all(map(is_finite, tree.flatten(action))):
             raise FloatingPointError(f"the action of {self._source} is not finite ({action}): correct that policy")
-        self.chosen += 1
-        is_exact = tree.map_structure(lambda leaf, own: leaf.is_exact(own), self._actions, action)
-        self.inexact += not all(tree.flatten(is_exact))
         return tree.map_structure(lambda leaf, own: leaf.to_agent(own), self._actions, action)

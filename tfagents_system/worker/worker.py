@@ -484,13 +484,7 @@ class ExpertWorker(Worker):
         return self._actor
 
     def _report_collected(self, report: Report) -> None:
-        policy = self._policy.policy
-        if isinstance(policy, FixedPolicy) and policy.inexact:
-            logging.info(
-                "%.1f%% of %d actions are no row of action_table: the nearest row was played and stored",
-                100.0 * policy.inexact / policy.chosen,
-                policy.chosen,
-            )
+        pass
 
 
 _CLASSES: dict[str, type[Worker]] = {
