@@ -17,26 +17,20 @@ from tfagents_system.examples.racing.trajectory_reward import read_points
 from tfagents_system.report import long_work
 from tfagents_system.settings.load_params import load_params
 
-TRACK = "closed/train/5"
 PARAMS = str(ROOT / "tfagents_system/examples/racing/params.py")
 
 
 @pytest.fixture
 def files(tmp_path):
-    """Flags with a config of one track; and where its reward file is."""
-    return lambda **config: configured(tmp_path, config)
+    """Flags with a config; and where its reward file is."""
 
+    def write(**config):
+        path, reward = tmp_path / "config.json", tmp_path / "reward.npz"
+        own = {"horizon": 1000, "trajectory_reward": {}, "input_files": {"trajectory_reward": str(reward)}}
+        path.write_text(json.dumps({**own, "racing": {"observations": ["lidar"]}, **config}))
+        return ["--params", PARAMS, "--config", str(path)], reward
 
-def configured(folder, config):
-    whole = {
-        "horizon": 1000,
-        "racing": {"observations": ["lidar", "camera"], "track": TRACK, "off_track_metres": None},
-        "trajectory_reward": {"max_stray": 20.0},
-        "input_files": {"trajectory_reward": str(folder / "reward.npz")},
-    }
-    path = folder / "config.json"
-    path.write_text(json.dumps(whole | config))
-    return ["--params", PARAMS, "--config", str(path)], folder / "reward.npz"
+    return write
 
 
 NOBODY = """
@@ -46,27 +40,6 @@ class TrainParams(Racing):
     def expert_policy_ctor(self):
         return None
 """
-
-
-def test_a_lap_is_recorded_and_then_pays_its_length(files, capsys, tmp_path):
-    flags, reward = files()
-    assert recorder.main(["record_reward", *flags]) == 0
-    points = read_points(str(reward))
-    said = capsys.readouterr().out
-    assert f"{len(points):,} points of {(len(points) - 1) / 10:.1f} m" in said and TRACK in said
-    assert np.linalg.norm(np.diff(points, axis=0), axis=1) == pytest.approx(np.full(len(points) - 1, 0.1), abs=2e-3)
-
-    with pytest.raises(UserError, match=r"reward.npz exists: give another --out, or --force"):
-        recorder.main(["record_reward", *flags])
-    assert recorder.main(["check_environment", *flags, "--out", str(tmp_path / "check"), "--every", "200"]) == 0
-    *steps, end, _ = capsys.readouterr().out.splitlines()
-    total = sum(float(line.split("reward")[1].split()[0]) for line in steps)
-    assert steps[-1].endswith("finished") and end.startswith(f"end: finished after {len(steps)} steps")
-    assert total == pytest.approx(len(points) / 100 + 100.0, abs=0.05)
-    pictures = {path.name: imageio.imread(path) for path in (tmp_path / "check").iterdir()}
-    assert pictures["step_0001.png"].shape == (512, 1024, 3)
-    assert pictures["step_0201_camera.png"].shape == (256, 256), "nothing is beside a single frame"
-    assert f"step_{len(steps):04d}.png" in pictures
 
 
 def test_a_lap_that_is_not_finished_records_nothing(files):
@@ -80,7 +53,7 @@ def test_a_lap_that_is_not_finished_records_nothing(files):
 
 
 def test_all_that_keeps_a_lap_from_being_recorded_is_told(files, tmp_path):
-    flags, reward = files(racing={"observations": ["lidar"]})
+    flags, reward = files()
     (tmp_path / "nobody.py").write_text(NOBODY)
     flags[1] = str(tmp_path / "nobody.py")
     reward.write_bytes(b"")
