@@ -27,9 +27,9 @@ from tfagents_system.settings.load_params import compute_config_of, load_env_con
 from tfagents_system.settings.resolved import Settings
 from tfagents_system.settings.variables import RunVariables
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport import joining
+from tfagents_system.transport import tunnel
 from tfagents_system.transport.connection import Connection, ServerUnreachableError, StoppedError
-from tfagents_system.transport.joining import Membership
+from tfagents_system.transport.tunnel import Tunnel
 
 
 @dataclasses.dataclass
@@ -43,7 +43,7 @@ class Role:
       params: The user's TrainParams.
       stop: Set when the role is told to stop.
       heartbeat: Reports the role's state to the supervisor.
-      joined: What it received from the run that it joined; None if the run started it.
+      joined: Its place in the run that it joined; None if the run started it.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Role:
     params: TrainParamsBase
     stop: StopFlag
     heartbeat: Heartbeat
-    joined: Membership | None = None
+    joined: Tunnel | None = None
 
     @classmethod
     def of_run(cls, name: str) -> Role:
@@ -77,8 +77,7 @@ class Role:
             def say(why: str) -> None:
                 heartbeat.beat("starting", doing=f"waiting for {server}: {why}")
 
-            joined = joining.join(name, server, stop.is_set, settings, paths, say)
-            heartbeat.tell_too(joined.tell)
+            joined = tunnel.join(name, server, stop.is_set, settings, paths, say)
             settings = joined.settings
             os.environ.update(settings.variables.to_environ() | here)
         if is_worker(name):
@@ -162,7 +161,7 @@ class Role:
     @property
     def is_far(self) -> bool:
         """Whether this is a trainer that has a run directory of its own, not that of the replay server."""
-        return self.joined is not None and self.joined.is_far
+        return self.joined is not None and self.name == TRAINER
 
     def is_stopped(self) -> bool:
         """Whether it is told to stop, or has joined as a far trainer a run that ends where its replay server is."""
@@ -191,7 +190,7 @@ class Role:
         return int(np.random.SeedSequence([self.seed, *stream]).generate_state(1)[0])
 
 
-def _number(name: str, joined: Membership | None) -> int:
+def _number(name: str, joined: Tunnel | None) -> int:
     return int(name.removeprefix("worker_")) if joined is None else joined.worker_id
 
 

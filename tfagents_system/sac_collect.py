@@ -15,7 +15,7 @@ from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_RENEW, EXIT_RESUMABLE
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.run_paths import worker_role
-from tfagents_system.transport.joining import SlotLostError
+from tfagents_system.transport.tunnel import SlotLostError
 from tfagents_system.worker.newest_policy import OtherRunError
 from tfagents_system.worker.worker import make_worker
 from tfagents_system.workers import MAX_FAULTS_IN_A_ROW, TooLargeError

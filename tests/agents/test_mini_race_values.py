@@ -13,7 +13,7 @@ from tfagents_system.replay.n_step import MiniRaces
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.sampling import DrawSettings
-from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column, Layout
+from tfagents_system.transport.segments import OPTIONAL_COLUMNS, Column, Layout
 
 # A chain of five places with the finish behind the last; action 1 goes on, action 0 back. Going on costs 1, back 0.3.
 PLACES, GAMMA = 5, 0.9

@@ -27,8 +27,7 @@ from tfagents_system.replay.priorities import NO_ROW, Priorities, Prioritized
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.sampling import DrawSettings
-from tfagents_system.transport.layout import Column, Layout
-from tfagents_system.transport.segments import Segment
+from tfagents_system.transport.segments import Column, Layout, Segment
 
 B, OBS, N = 16, 3, 4
 OBSERVATION = tf.TensorSpec((OBS,), tf.float32, "observation")

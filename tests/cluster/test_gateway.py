@@ -6,7 +6,6 @@ import contextlib
 import json
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +22,10 @@ from tests.support.gateway_for_tests import (
     wait_until,
 )
 from tfagents_system.cluster import gateway as gateway_module
-from tfagents_system.cluster.gateway import RefusedError, RemoteSlots, Session, host_name
-from tfagents_system.machine.claims import COLLECT, Claims, SlotCounts, claim_of, take_slot
+from tfagents_system.cluster.gateway import RefusedError, Session, Slots, host_name
+from tfagents_system.machine.claims import COLLECT, SlotCounts
 from tfagents_system.transport import credentials
-from tfagents_system.transport.tunnel import DATA, SLOT_LOST, FromRole, Hello, line_of, tls_context
+from tfagents_system.transport.tunnel import DATA, LEAVES, SLOT_LOST, Hello, line_of
 
 PASSWORD = "correct horse battery"
 COUNTS = SlotCounts(local=1, planned=1, most=3)
@@ -46,7 +45,7 @@ def test_it_tells_what_a_role_takes_over(shared: Running) -> None:
         assert answer.welcome is not None
         assert (answer.welcome.slot, answer.welcome.run) == (1, 7)
         assert answer.welcome.settings["variables"]["max_workers"] == 4
-        stream.write(line_of(FromRole(leaves=True)))
+        stream.write(LEAVES)
         assert stream.readline() and stream.readline() == b""
     wait_until(lambda: not shared.gateway.slots.sessions)
 
@@ -55,8 +54,12 @@ def test_it_tells_what_a_role_takes_over(shared: Running) -> None:
     ("changes", "reason", "words"),
     [
         ({"version": "9.9.9"}, "version", "has tfagents_system 0.1.0, you have 9.9.9: install the same"),
-        ({"identity": IDENTITY | {"params": "d" * 64}}, "inputs", "another params file (SHA-256 aaaaaaaaaaaa there, d"),
-        ({"identity": {}}, "inputs", "another configuration (SHA-256 bbbbbbbbbbbb there, none here), other specs"),
+        (
+            {"identity": IDENTITY | {"params": "d" * 64}},
+            "inputs",
+            "params (SHA-256 aaaaaaaaaaaa there, dddddddddddd here)",
+        ),
+        ({"identity": {}}, "inputs", "config (SHA-256 bbbbbbbbbbbb there, none here), specs"),
         ({"kind": "boss"}, "kind", "'boss' is none of collect"),
         ({"kind": "trainer"}, "trainer", "has a trainer of its own"),
         ({"kind": DATA, "token": "nobody's"}, "session", "a connection without a session"),
@@ -105,13 +108,11 @@ def strangers_context(running: Running, folder: Path, kind: str) -> ssl.SSLConte
     """Of a stranger who takes the gateway for what it is."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.load_verify_locations(running.paths.credentials / "ca.pem")
-    own = running.paths.credentials if kind == "older" else folder
+    context.load_verify_locations(running.paths.credentials / credentials.CERTIFICATE)
     if kind != "nameless":
-        if kind == "other":
-            credentials.make_credentials(folder, "other")
-        client = credentials.folder_of_client(own)
-        context.load_cert_chain(client / "client.pem", client / "client.key")
+        own = running.paths.credentials if kind == "older" else folder
+        credentials.make_credentials(folder, "other")
+        context.load_cert_chain(own / credentials.CERTIFICATE, own / credentials.KEY)
     if kind == "older":
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     return context
@@ -139,38 +140,10 @@ def test_plain_text_is_not_answered(shared: Running, words: bytes) -> None:
         assert is_ended(plain)
 
 
-def test_a_client_can_not_pass_for_the_gateway(shared: Running) -> None:
-    """Its certificate is of the right authority, but made for clients."""
-    folder = credentials.folder_of_client(shared.paths.credentials)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "client.pem", folder / "client.key")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def pretend() -> None:
-            connection, _ = listener.accept()
-            with pytest.raises(OSError), context.wrap_socket(connection, server_side=True) as tls:
-                tls.recv(1)
-
-        thread = threading.Thread(target=pretend)
-        thread.start()
-        dialled = tls_context(ssl.PROTOCOL_TLS_CLIENT, folder, "client")
-        with (
-            socket.create_connection(listener.getsockname()) as plain,
-            pytest.raises(OSError, match="purpose|unsuitable"),
-        ):
-            dialled.wrap_socket(plain, server_hostname=credentials.server_name(folder, "localhost"))
-        thread.join(DEADLINE_SECS)
-
-
 @pytest.mark.parametrize("garbage", [b"nonsense\n", b"{" * 5000 + b"\n", b'{"kind": 3}\n', b"x" * 2_000_000])
 def test_garbage_with_a_certificate_is_refused(shared: Running, garbage: bytes) -> None:
     before = shared.refused("malformed")
-    folder = credentials.folder_of_client(shared.paths.credentials)
-    context = tls_context(ssl.PROTOCOL_TLS_CLIENT, folder, "client")
-    with (
-        socket.create_connection(("localhost", shared.port), timeout=DEADLINE_SECS) as plain,
-        context.wrap_socket(plain, server_hostname=credentials.server_name(folder, "localhost")) as tls,
-    ):
+    with shared.dialled() as tls:
         try:
             tls.sendall(garbage)
         except OSError:
@@ -187,14 +160,9 @@ def test_silent_ones_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert gateway_module.HANDSHAKE_SECS == 10.0
     monkeypatch.setattr(gateway_module, "HANDSHAKE_SECS", 0.5)
     with running_gateway(tmp_path) as running:
-        folder = credentials.folder_of_client(running.paths.credentials)
-        context = tls_context(ssl.PROTOCOL_TLS_CLIENT, folder, "client")
         with socket.create_connection(("localhost", running.port), timeout=DEADLINE_SECS) as plain:
             assert is_ended(plain)
-        with (
-            socket.create_connection(("localhost", running.port), timeout=DEADLINE_SECS) as plain,
-            context.wrap_socket(plain, server_hostname=credentials.server_name(folder, "localhost")) as tls,
-        ):
+        with running.dialled() as tls:
             assert is_ended(tls)
 
 
@@ -218,12 +186,14 @@ def test_heartbeats_are_written_by_our_clock_and_name(shared: Running) -> None:
         assert answer.welcome is not None
         path = shared.paths.heartbeat(f"worker_{answer.welcome.slot}")
         beat = {"role": "trainer", "state": "stopped", "time": 5.0, "since": 2.0, "host": "node7", "steps": 3}
-        stream.write(line_of(FromRole(beat=json.dumps(beat))))
+        stream.write(json.dumps(beat).encode() + b"\n")
         assert stream.readline() == b"{}\n"
         written = json.loads(path.read_text())
         assert (written["role"], written["host"], written["remote"]) == (path.stem, "laptop", True)
         assert abs(written["time"] - time.time()) < 10 and abs(written["time"] - written["since"] - 3.0) < 0.1
-        stream.write(line_of(FromRole(beat="[1]")))
+        stream.write(b"\n")
+        assert stream.readline() == b"{}\n"
+        stream.write(b"[1]\n")
         assert stream.readline() == b"", "no heartbeat"
 
 
@@ -234,12 +204,6 @@ def test_texts_of_clients_can_not_control_the_terminal_of_who_reads_the_log(
     with shared.said(shared.hello("a\x1b[2Jb\n" + 1000 * "c")) as (_, answer):
         assert answer.refused is not None
     assert "refused" in caplog.text and "\x1b" not in caplog.text and 501 * "c" not in caplog.text
-
-
-def test_each_reason_is_told(shared: Running, caplog: pytest.LogCaptureFixture) -> None:
-    for reason in ("one", "other", "one"):
-        shared.gateway._count(reason, "peer", "why")
-    assert caplog.text.count("refused peer: one") == caplog.text.count("refused peer: other") == 1
 
 
 def test_the_end_of_the_run_is_told(tmp_path: Path) -> None:
@@ -255,18 +219,8 @@ def test_the_end_of_the_run_is_told(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def slots() -> Iterator[RemoteSlots]:
-    slots = RemoteSlots(COUNTS, 1)
-    yield slots
-    slots._claims.release_all()
-
-
-@pytest.fixture
-def local() -> Iterator[Claims]:
-    """What another worker of the server's machine claims."""
-    claims = Claims()
-    yield claims
-    claims.release_all()
+def slots() -> Slots:
+    return Slots(COUNTS)
 
 
 class FakeSession(Session):
@@ -278,21 +232,20 @@ class FakeSession(Session):
         self.is_ended = True
 
 
-def take(slots: RemoteSlots, *arguments: Any) -> FakeSession:
+def take(slots: Slots, *arguments: Any) -> FakeSession:
     session = FakeSession(*arguments)
     slots.take(session)
     return session
 
 
-def vanish(slots: RemoteSlots, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def vanish(slots: Slots, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its worker is away for longer than its slot is kept."""
     slots.leave(session, for_good=False)
     monkeypatch.setattr(gateway_module, "KEEP_SECS", -1.0)
-    slots.tend()
 
 
 def test_a_worker_that_comes_back_has_its_slot_while_nobody_else_wants_it(
-    slots: RemoteSlots, monkeypatch: pytest.MonkeyPatch
+    slots: Slots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = take(slots, "first"), take(slots, "second")
     assert (first.slot, second.slot) == (1, 2)
@@ -311,20 +264,20 @@ def test_a_worker_that_comes_back_has_its_slot_while_nobody_else_wants_it(
     assert take(slots, "first", 1).slot == 1
 
 
-def test_no_slot_is_given_to_two_workers(slots: RemoteSlots, local: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
-    laptop = take(slots, "laptop")
-    assert laptop.slot == 1 and take_slot(local, 1, COUNTS, COLLECT, 1) == 2, "it is kept"
-    local.release(claim_of(1, 2))
+def test_no_slot_is_given_to_two_workers(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+    laptop, other = take(slots, "laptop"), take(slots, "other")
+    assert (laptop.slot, other.slot) == (1, 2)
     vanish(slots, laptop, monkeypatch)
-    assert take_slot(local, 1, COUNTS, COLLECT, 1) == 1
+    assert take(slots, "third").slot == 1
     with pytest.raises(RefusedError, match="slot 1 was given to another worker meanwhile") as refusal:
         take(slots, "laptop", 1)
     assert (refusal.value.refused.reason, refusal.value.refused.final) == (SLOT_LOST, True)
+    slots.leave(other, for_good=True)
     assert take(slots, "laptop").slot == 2, "its process is started again"
 
 
 def test_one_trainer_elsewhere_is_let_in() -> None:
-    slots = RemoteSlots(COUNTS, 1, has_trainer=False)
+    slots = Slots(COUNTS, has_trainer=False)
     assert take(slots, "first", None, "trainer").slot is None
     with pytest.raises(RefusedError, match="another trainer already"):
         take(slots, "second", None, "trainer")

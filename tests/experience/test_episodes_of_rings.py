@@ -15,8 +15,7 @@ from tfagents_system.experience.episodes import episodes_of
 from tfagents_system.replay.filling import add_segments
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
-from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Layout
-from tfagents_system.transport.segments import Segment
+from tfagents_system.transport.segments import OPTIONAL_COLUMNS, Layout, Segment
 
 
 def test_episodes_are_put_together_from_their_segments(tmp_path: Path) -> None:

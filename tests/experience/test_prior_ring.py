@@ -21,7 +21,7 @@ from tfagents_system.experience.prior_ring import build
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.transport.layout import Column, Layout
+from tfagents_system.transport.segments import Column, Layout
 
 ACTION = array_spec.BoundedArraySpec((2,), "float32", [-2.0, 0.0], [2.0, 1.0], "action")
 CONVERSION = Conversion(LAYOUT, [actions_of(ACTION)], 0.9)

@@ -31,8 +31,7 @@ from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.trainer.policy_export import PolicyExport
-from tfagents_system.transport.layout import OPTIONAL_COLUMNS
-from tfagents_system.transport.segments import Layout
+from tfagents_system.transport.segments import OPTIONAL_COLUMNS, Layout
 
 EXPERT = """
     def expert_policy_ctor(self):

@@ -22,7 +22,7 @@ FRAMES, GAMMA = 3, 0.9
 LAYOUT = Layout.from_specs(
     {"camera": np.zeros((2, 2, 1), np.uint8), "place": np.zeros(2, np.float32)},
     np.zeros(1, np.float32),
-    has_returns=True,
+    ["returns"],
 )
 
 
@@ -159,17 +159,17 @@ def test_a_full_ring_counts_what_it_still_holds(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"lead": -1}, "impossible history or lead"),
-        ({"context": 3, "lead": 2}, "impossible steps"),
-        ({"deferred": 9}, "impossible steps"),
-        ({"ends_episode": True, "deferred": 1}, "impossible steps"),
-        ({"starts_episode": True, "history": 2}, "impossible history or lead"),
+        {"lead": -1},
+        {"context": 3, "lead": 2},
+        {"deferred": 9},
+        {"ends_episode": True, "deferred": 1},
+        {"starts_episode": True, "history": 2},
     ],
 )
-def test_impossible_leads_are_refused(changes, message):
-    header = {"flags": 5, "new_steps": 6, "history": 7, "lead": 8, "context": 9, "deferred": 10}
+def test_impossible_leads_are_refused(changes):
+    header = {"new_steps": 4, "history": 5, "lead": 6, "context": 7, "deferred": 8}
     segments: list[Segment] = []
     builder = SegmentBuilder(LAYOUT, 3, segments.append, gamma=GAMMA)
     fed = FedEpisode(builder, ts.restart(observation(0, 0)))
@@ -178,10 +178,10 @@ def test_impossible_leads_are_refused(changes, message):
     arrays = segments[1].to_wire()
     fields = arrays[0][0]
     changes = types.SimpleNamespace(**{"starts_episode": False, "ends_episode": False, **changes})
-    fields[header["flags"]] = changes.starts_episode << 1 | changes.ends_episode << 2
-    fields[2] = 1  # The incarnation.
+    fields[10:12] = changes.starts_episode, changes.ends_episode
+    fields[1] = 1  # The incarnation.
     for name in ("history", "lead", "context", "deferred"):
         fields[header[name]] = getattr(changes, name, 0)
     fields[header["new_steps"]] = 3 - max(0, fields[header["lead"]])
-    with pytest.raises(MalformedSegmentError, match=message):
+    with pytest.raises(MalformedSegmentError, match="impossible header"):
         Segment.from_wire(arrays, LAYOUT)

@@ -32,8 +32,7 @@ from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
-from tfagents_system.transport.layout import Column, Layout
-from tfagents_system.transport.segments import Segment
+from tfagents_system.transport.segments import Column, Layout, Segment
 
 
 def run_with(folder: Path, segments: int = 4) -> Path:
@@ -297,7 +296,7 @@ def test_other_layouts_are_told_column_by_column(tmp_path: Path) -> None:
 
 def test_columns_that_were_not_asked_for_there_or_here(tmp_path: Path) -> None:
     """Nobody has said what explored: nothing has. Potentials can't be made up; those that nobody wants are left out."""
-    optional = Layout.from_specs(np.zeros(1), np.zeros(1), has_explored=True, has_potential=True)
+    optional = Layout.from_specs(np.zeros(1), np.zeros(1), ["explored", "potential"])
     full = dataclasses.replace(LAYOUT, explored=optional.explored, potential=optional.potential)
     cutting = dataclasses.replace(full, potential=None)
     run_with(tmp_path / "plain", 2)

@@ -1,4 +1,4 @@
-"""Whatever arrives at the replay server: it is taken as what it says, or refused, and the server lives on."""
+"""Whatever workers send to the replay server: it is stored as what it says, or refused, and the server lives on."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from tests.support.replay_service import Server, ask, take_block
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.transport import tables
 from tfagents_system.transport.segments import MalformedSegmentError, Segment
-from tfagents_system.transport.tables import MalformedMessageError
 
 DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool", "uint64", "float16"]
 NUMBERS = st.one_of(
@@ -58,9 +57,6 @@ def mutated(draw, arrays):
 
 
 GOOD_SEGMENT = numbered_segment(steps=4, iteration=2, end_of_iteration=True).to_wire()
-GOOD_REQUEST = tables.Request(5, 0, 0, 4, 0).to_wire()
-GOOD_SNAPSHOT = tables.Snapshot("checkpoint_0000000010").to_wire()
-BYTES = st.binary(max_size=120).map(lambda name: [np.frombuffer(name, np.uint8), GOOD_SNAPSHOT[1]])
 
 
 @given(mutated(GOOD_SEGMENT))
@@ -78,31 +74,6 @@ def test_a_segment_is_whole_or_refused(arrays):
     assert np.isfinite(segment.reward).all() and np.isfinite(segment.discount).all()
 
 
-@given(mutated(GOOD_REQUEST))
-def test_a_request_is_possible_or_refused(arrays):
-    try:
-        request = tables.Request.from_wire(arrays)
-    except MalformedMessageError:
-        return
-    assert min(request.session, request.iteration, request.first, request.updates) >= 0
-    assert request.count >= 1 or request.count == tables.AS_DUE
-    np.testing.assert_array_equal(request.to_wire()[0], arrays[0])
-
-
-@given(
-    st.one_of(
-        mutated(GOOD_SNAPSHOT),
-        BYTES,
-    )
-)
-def test_the_name_of_a_checkpoint_leads_out_of_no_folder(arrays):
-    try:
-        name = tables.Snapshot.from_wire(arrays).checkpoint
-    except MalformedMessageError:
-        return
-    assert name.replace("_", "").isalnum() and name.isascii() and len(name) <= 100
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     server = Server(tmp_path_factory.mktemp("run") / "ring", free_port())
@@ -110,12 +81,12 @@ def server(tmp_path_factory):
     server.close()
 
 
-def put_anything(server, table, arrays):
+def put_anything(server, arrays):
     """Whether Reverb took it."""
     try:
         with server.connection._client.trajectory_writer(num_keep_alive_refs=1) as writer:
             writer.append(list(arrays))
-            writer.create_item(table, 1.0, [column[-1:] for column in writer.history])
+            writer.create_item(tables.SEGMENTS, 1.0, [column[-1:] for column in writer.history])
             writer.flush(timeout_ms=10_000)
     except (reverb.errors.ReverbError, RuntimeError, ValueError, TypeError):
         return False
@@ -123,26 +94,18 @@ def put_anything(server, table, arrays):
 
 
 @settings(max_examples=60)
-@given(
-    st.one_of(
-        st.tuples(st.just(tables.SEGMENTS), mutated(GOOD_SEGMENT)),
-        st.tuples(st.just(tables.REQUESTS), mutated(GOOD_REQUEST)),
-        st.tuples(st.just(tables.SNAPSHOTS), mutated(GOOD_SNAPSHOT)),
-    )
-)
-def test_a_live_server_refuses_or_takes_and_lives_on(server, message):
-    table, arrays = message
-    if arrays and put_anything(server, table, arrays):
-        server.turn_until(lambda: not server.connection.size(table))
+@given(mutated(GOOD_SEGMENT))
+def test_a_live_server_refuses_or_takes_and_lives_on(server, arrays):
+    if arrays and put_anything(server, arrays):
+        server.turn_until(lambda: not server.connection.size(tables.SEGMENTS))
         server.turn(3)
 
 
-def test_a_server_that_was_sent_malformed_messages_still_stores_and_draws(server):
+def test_a_server_that_was_sent_malformed_segments_still_stores_and_draws(server):
     refused = server.service.malformed
-    for table in (tables.SEGMENTS, tables.REQUESTS, tables.SNAPSHOTS):
-        for _ in range(4):
-            server.connection.put(table, [np.zeros(3, np.int64)])
-    server.turn_until(lambda: server.service.malformed == refused + 12)
+    for _ in range(4):
+        server.connection.put(tables.SEGMENTS, [np.zeros(3, np.int64)])
+    server.turn_until(lambda: server.service.malformed == refused + 4)
     incarnation, iteration = 2**63 - 1, 2**62
     segment = numbered_segment(steps=50, incarnation=incarnation, iteration=iteration, end_of_iteration=True)
     segment.number = server.ring.worker(0).number + 1 if server.ring.worker(0).incarnation == incarnation else 0
@@ -168,7 +131,7 @@ def test_segments_that_do_not_fit_this_ring_are_refused(server):
 
 def test_a_number_alone_is_refused_and_its_reader_lives_on(server):
     refused = server.service.malformed
-    server.connection._client.insert(np.int64(3), {tables.REQUESTS: 1.0})
+    server.connection._client.insert(np.int64(3), {tables.SEGMENTS: 1.0})
     server.turn_until(lambda: server.service.malformed == refused + 1)
-    server.connection.put(tables.REQUESTS, [np.zeros(3, np.int64)])
+    server.connection.put(tables.SEGMENTS, [np.zeros(3, np.int64)])
     server.turn_until(lambda: server.service.malformed == refused + 2)

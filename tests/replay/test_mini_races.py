@@ -12,13 +12,13 @@ from tfagents_system.replay.n_step import MiniRaces, draw_times, experience, min
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.replay.sampling import DrawSettings
-from tfagents_system.transport.layout import Layout
+from tfagents_system.transport.segments import Layout
 
 GAMMA, T = 0.5, 140
 EVERYTHING = dataclasses.replace(
     LAYOUT,
     **{
-        name: getattr(Layout.from_specs(np.zeros(1), np.zeros(1), has_explored=True, has_potential=True), name)
+        name: getattr(Layout.from_specs(np.zeros(1), np.zeros(1), ["explored", "potential"]), name)
         for name in ("explored", "potential")
     },
 )

@@ -83,9 +83,9 @@ def test_errors_from_the_trainer_decide_what_is_drawn_and_go_into_the_checkpoint
         assert (weight == 1).all() and np.array_equal(rows, block.arrays[0][..., 2])
         errors = np.zeros((1, 50), np.float32)
         errors[0, 7] = 1000.0
-        server.connection.put(tables.PRIORITIES, [np.zeros(3)])
-        server.connection.put(tables.PRIORITIES, tables.TdErrors(np.arange(50)[None], errors).to_wire())
-        server.turn_until(lambda: server.service.malformed == 1 and not server.connection.size(tables.PRIORITIES))
+        server.connection.put(tables.PRIORITIES, [np.arange(50)[None], errors])
+        server.connection.put(tables.PRIORITIES, [np.arange(50)[None], np.full((1, 50), np.nan, np.float32)])
+        server.turn_until(lambda: not server.connection.size(tables.PRIORITIES))
         server.turn(3)
         ask(server, iteration=1, count=4)
         assert (take_block(server, reader).arrays[-1] == 7).mean() > 0.9

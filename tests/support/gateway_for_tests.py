@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import dataclasses
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -23,13 +24,13 @@ import tfagents_system
 from tests.support.settings_for_tests import variables_with
 from tests.support.waiting import until
 from tfagents_system.cluster import gateway as gateway_module
-from tfagents_system.cluster.gateway import Gateway, RemoteSlots
+from tfagents_system.cluster.gateway import Gateway, Slots, server_context
 from tfagents_system.machine.claims import SlotCounts
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.resolved import Settings
-from tfagents_system.transport import credentials
+from tfagents_system.transport.credentials import make_credentials, tls_context
 from tfagents_system.transport.segments import Column, Layout, Segment
-from tfagents_system.transport.tunnel import FromGateway, Hello, Tunnel, line_of, tls_context
+from tfagents_system.transport.tunnel import FromGateway, Hello, Tunnel, line_of
 
 LAYOUT = Layout((Column("observation", (3,), "float32"),), (Column("action", (2,), "float32"),))
 IDENTITY = {"params": "a" * 64, "config": "b" * 64, "specs": "c" * 64}
@@ -58,28 +59,44 @@ class Running:
         return Hello(kind, **values | changes)
 
     def tunnel(self, token: str = "t") -> Tunnel:
-        return Tunnel(self.address, Hello("collect", IDENTITY, token=token), self.paths.credentials, None)
+        return tunnel_to(self.address, self.paths, token=token)
 
     @contextlib.contextmanager
     def said(self, hello: Hello) -> Iterator[tuple[Any, FromGateway]]:
         """A client's connection after its hello, and the answer; for a connection of data there is none."""
-        folder = credentials.folder_of_client(self.paths.credentials)
-        context = tls_context(credentials.ssl.PROTOCOL_TLS_CLIENT, folder, "client")
-        name = credentials.server_name(folder, "localhost")
         with (
-            socket.create_connection(("localhost", self.port), timeout=DEADLINE_SECS) as plain,
-            context.wrap_socket(plain, server_hostname=name) as tls,
+            self.dialled() as tls,
             tls.makefile("rwb", buffering=0) as stream,
         ):
             stream.write(line_of(hello))
             line = b"{}" if hello.kind == "data" else stream.readline()
             yield stream, msgspec.json.decode(line or b"{}", type=FromGateway)
 
+    @contextlib.contextmanager
+    def dialled(self) -> Iterator[ssl.SSLSocket]:
+        """A client's connection before its hello."""
+        with (
+            socket.create_connection(("localhost", self.port), timeout=DEADLINE_SECS) as plain,
+            tls_context(ssl.PROTOCOL_TLS_CLIENT, self.paths.credentials).wrap_socket(plain) as tls,
+        ):
+            yield tls
+
     def refused(self, reason: str) -> int:
         return self.gateway.refused[reason]
 
     def end(self, why: str, secs: float = 0.5) -> None:
         asyncio.run_coroutine_threadsafe(self.gateway.end(why, secs), self.loop).result(DEADLINE_SECS)
+
+
+def tunnel_to(
+    address: str, paths: RunPaths, kind: str = "collect", identity: dict[str, str] = IDENTITY, token: str = "t"
+) -> Tunnel:
+    """Of a role on this machine, whose heartbeats are in a file beside the run directory."""
+    return Tunnel(address, Hello(kind, identity, token=token), paths.credentials, None, beat_file(paths))
+
+
+def beat_file(paths: RunPaths) -> Path:
+    return paths.exp_dir.with_name("beat.json")
 
 
 @contextlib.contextmanager
@@ -91,21 +108,19 @@ def running_gateway(
     port: int = 0,
     has_trainer: bool = True,
     replay_port: int = 1,
-    run: int = 7,
     local: int = 1,
 ) -> Iterator[Running]:
     """A gateway of a run with one planned worker, which it starts itself unless `local` is 0."""
     paths = RunPaths(folder / "run")
     for path in (paths.logs, paths.heartbeats):
         path.mkdir(parents=True, exist_ok=True)
-    credentials.ensure_credentials(paths.credentials, "test")
+    make_credentials(paths.credentials, "test")
     settings = Settings(variables_with(max_workers=max_workers)).shared()
-    slots = RemoteSlots(SlotCounts(local, 1, max_workers), replay_port, has_trainer)
-    slots._claims = NoClaims()  # type: ignore[assignment]
-    gateway = Gateway(paths, IDENTITY, settings, run, replay_port, slots, password)
+    slots = Slots(SlotCounts(local, 1, max_workers), has_trainer)
+    gateway = Gateway(paths, IDENTITY, settings, 7, replay_port, slots, password)
     listener, loop = gateway_module.listen(port), asyncio.new_event_loop()
     loop.set_exception_handler(lambda loop, context: None)
-    context = credentials.server_context(paths.credentials)
+    context = server_context(paths.credentials)
 
     def serve() -> None:
         asyncio.set_event_loop(loop)
@@ -174,16 +189,6 @@ def slow_line(port: int, bytes_per_sec: float) -> contextlib.AbstractContextMana
             carry(client, server)
 
     return server_that(relay)
-
-
-class NoClaims:
-    """Every slot is free on this machine."""
-
-    def take(self, name: str) -> bool:
-        return True
-
-    def release(self, name: str) -> None:
-        pass
 
 
 def wait_until(condition: Callable[[], object], secs: float = DEADLINE_SECS) -> None:

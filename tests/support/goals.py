@@ -13,8 +13,7 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.fakes import FakeParams
 from tests.support.fed_builder import FedEpisode
 from tfagents_system.replay.ring import Ring
-from tfagents_system.transport.layout import Layout
-from tfagents_system.transport.segments import Segment
+from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker.segment_builder import SegmentBuilder
 
 REACH = 1.5  # A goal is reached within that.

@@ -27,7 +27,7 @@ from tfagents_system.replay.ring_files import capacity_rows, slack_rows
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 from tfagents_system.transport.episode_reports import Episode
-from tfagents_system.transport.run_layout import run_layout
+from tfagents_system.transport.segments import run_layout
 from tfagents_system.worker.actors import Actor, PolicyActor, RandomActor
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder

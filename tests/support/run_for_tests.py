@@ -10,7 +10,7 @@ from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import RingFolders, open_ring
 from tfagents_system.replay.snapshots import SnapshotWriter
 from tfagents_system.run_files import kept_checkpoints
-from tfagents_system.transport.layout import Layout
+from tfagents_system.transport.segments import Layout
 
 CAPACITY, SLACK = 60, 24
 

@@ -21,10 +21,10 @@ STEPS = 100
 def main() -> None:
     address, folder, count, secs = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     checks = check_path(address, folder, identity=IDENTITY)
-    tunnel = Tunnel(address, Hello("collect", IDENTITY, token=str(time.time_ns())), folder, None)
+    hello = Hello("collect", IDENTITY, token=str(time.time_ns()))
+    tunnel = Tunnel(address, hello, folder, None, Path("no heartbeat"))
     wait_until(lambda: tunnel.welcome is not None)
-    assert tunnel.welcome is not None and tunnel.welcome.slot is not None
-    slot = tunnel.welcome.slot
+    slot = tunnel.worker_id
     sender = SegmentSender(Connection(address, lambda: False, tunnel.socket), slot, time.time_ns())
     print(json.dumps({"slot": slot, "errors": checks.errors, "report": checks.report()}), flush=True)
     for _ in range(count):
@@ -33,7 +33,7 @@ def main() -> None:
         time.sleep(secs / count)
     sender.flush(Waiting("the segments", 120.0, lambda: False))
     print(json.dumps({"unconfirmed": sender.unconfirmed_segments}), flush=True)
-    tunnel.close()
+    tunnel.leave()
 
 
 if __name__ == "__main__":

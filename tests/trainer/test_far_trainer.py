@@ -175,5 +175,3 @@ def test_a_checkpoint_that_lost_its_agent_is_damaged(tmp_path: Path) -> None:
 def test_messages_survive_the_wire() -> None:
     for snapshot in (tables.Snapshot("checkpoint_0000000010"), tables.Snapshot("checkpoint_0000000010", True)):
         assert tables.Snapshot.from_wire(snapshot.to_wire()) == snapshot
-    with pytest.raises(tables.MalformedMessageError):
-        tables.Snapshot.from_wire(tables.Snapshot("a").to_wire()[:1])

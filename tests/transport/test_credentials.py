@@ -1,10 +1,11 @@
-"""Certificates and passwords: made whole, yours alone, and told in words where they can't be used."""
+"""Credentials and passwords: made whole, yours alone, and told in words where they can't be used."""
 
-import datetime
+from __future__ import annotations
+
 import os
 import re
-import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -13,111 +14,70 @@ from tfagents_system.transport import credentials
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """All in one folder, as those of the user's own may be."""
+def folder(tmp_path: Path) -> Path:
     credentials.make_credentials(tmp_path / "credentials", "test")
-    return with_client(tmp_path / "credentials")
+    return tmp_path / "credentials"
 
 
-def with_client(folder):
-    for path in (folder / "client").glob("client.*"):
-        path.rename(folder / path.name)
-    shutil.rmtree(folder / "client")
-    return folder
-
-
-def test_those_of_who_joins_are_a_folder_to_copy(tmp_path):
-    credentials.make_credentials(tmp_path / "credentials", "test")
-    client = credentials.folder_of_client(tmp_path / "credentials")
-    assert client == tmp_path / "credentials" / "client" == credentials.folder_of_client(client)
-    assert sorted(path.name for path in client.iterdir()) == ["ca.pem", "client.key", "client.pem"]
-    assert stat.S_IMODE(client.stat().st_mode) == 0o700 and credentials.check_credentials(client, "client") == []
-
-
-def test_what_is_made_is_ours_alone_and_can_be_used_by_both_sides(folder):
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "ca.pem",
-        "client.key",
-        "client.pem",
-        "server.key",
-        "server.pem",
-    ]
-    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
-    for side in (credentials.SERVER, credentials.CLIENT):
-        assert credentials.check_credentials(folder, side) == []
-    assert b"PRIVATE" not in (folder / "ca.pem").read_bytes()
-
-
-def test_a_umask_makes_no_difference(tmp_path):
+def test_they_are_a_folder_of_ours_alone_whatever_the_umask_is(tmp_path: Path) -> None:
+    folder = tmp_path / "credentials"
+    folder.mkdir(0o700)  # As --install of TMRL's commands makes it.
     before = os.umask(0)
     try:
-        credentials.make_credentials(tmp_path / "credentials", "test")
+        credentials.make_credentials(folder, "test")
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "credentials").stat().st_mode) == 0o700
-    assert stat.S_IMODE((tmp_path / "credentials" / "server.key").stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    assert files == {"certificate.pem": 0o600, "key.pem": 0o600}
+    assert credentials.check_credentials(folder) == []
+    assert b"PRIVATE" not in (folder / "certificate.pem").read_bytes()
 
 
-def test_they_are_made_once_and_whole_or_not_at_all(tmp_path, folder, monkeypatch):
-    before = (folder / "ca.pem").read_bytes()
-    credentials.ensure_credentials(folder, "test")
-    assert (folder / "ca.pem").read_bytes() == before
-    monkeypatch.setattr(
-        credentials, "_write", lambda path, content: (_ for _ in ()).throw(OSError(28, "No space left"))
-    )
+def test_they_are_made_once_and_whole_or_not_at_all(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (folder / "key.pem").read_bytes()
+    credentials.make_credentials(folder, "test")
+    assert (folder / "key.pem").read_bytes() == before
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left")
+
+    monkeypatch.setattr(credentials, "write_atomically", fail)
     with pytest.raises(UserError, match="can't be made: No space left"):
-        credentials.ensure_credentials(tmp_path / "other", "test")
+        credentials.make_credentials(tmp_path / "other", "test")
     assert [path.name for path in tmp_path.iterdir()] == ["credentials"]
-
-
-def break_it(folder, fault):
-    other = folder.with_name("other")
-    credentials.make_credentials(other, "other")
-    with_client(other)
-    match fault:
-        case "missing":
-            (folder / "client.key").unlink()
-        case "readable key":
-            (folder / "client.key").chmod(0o640)
-        case "writable folder":
-            folder.chmod(0o777)
-        case "key of another":
-            (folder / "client.key").write_bytes((other / "client.key").read_bytes())
-        case "garbage":
-            (folder / "client.pem").write_text("nonsense")
-        case "no folder":
-            folder.rename(folder.with_name("moved"))
 
 
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("missing", "lacks client.key: copy the folder credentials/client of the run"),
-        ("readable key", r"client.key can be read by others \(mode 640\): chmod 600"),
+        ("missing", "lacks key.pem: copy the folder credentials of the run"),
+        ("readable key", r"key.pem can be read by others \(mode 640\): chmod 600"),
         ("writable folder", r"can be changed by others \(mode 777\): chmod 700"),
-        (
-            "key of another",
-            "ca.pem, client.pem and client.key in .* do not fit .TLS: key values mismatch.: copy all anew",
-        ),
+        ("key of another", "certificate.pem and key.pem in .* do not fit .TLS: key values mismatch.: copy both anew"),
         ("garbage", "do not fit"),
-        ("no folder", "is no folder: give the one with ca.pem, client.pem and client.key"),
+        ("no folder", "is no folder: give the one with certificate.pem and key.pem"),
     ],
 )
-def test_what_can_not_be_used_is_refused_in_words(folder, fault, words):
-    break_it(folder, fault)
-    (finding,) = credentials.check_credentials(folder, credentials.CLIENT)
+def test_what_can_not_be_used_is_refused_in_words(folder: Path, fault: str, words: str) -> None:
+    match fault:
+        case "missing":
+            (folder / "key.pem").unlink()
+        case "readable key":
+            (folder / "key.pem").chmod(0o640)
+        case "writable folder":
+            folder.chmod(0o777)
+        case "key of another":
+            credentials.make_credentials(folder.with_name("other"), "other")
+            (folder / "key.pem").write_bytes((folder.with_name("other") / "key.pem").read_bytes())
+        case "garbage":
+            (folder / "certificate.pem").write_text("nonsense")
+        case "no folder":
+            folder.rename(folder.with_name("moved"))
+    (finding,) = credentials.check_credentials(folder)
     assert re.search(words, finding)
-
-
-@pytest.mark.parametrize(
-    ("days", "words"), [(731, "expired on .*move the run's folder"), (-2, "is valid from .*clock")]
-)
-def test_certificates_out_of_their_time_are_refused(folder, monkeypatch, days, words):
-    now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
-    monkeypatch.setattr(credentials, "_now", lambda: now)
-    with pytest.raises(UserError, match=words):
-        credentials.server_context(folder)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +88,9 @@ def test_certificates_out_of_their_time_are_refused(folder, monkeypatch, days, w
         (None, 0o600, "can't be read"),
     ],
 )
-def test_a_password_that_is_no_secret_is_refused_without_being_told(tmp_path, content, mode, words):
+def test_a_password_that_is_no_secret_is_refused_without_being_told(
+    tmp_path: Path, content: str | None, mode: int, words: str
+) -> None:
     path = tmp_path / "password"
     if content is not None:
         path.write_text(content)
@@ -138,15 +100,9 @@ def test_a_password_that_is_no_secret_is_refused_without_being_told(tmp_path, co
     assert content is None or content not in str(error.value)
 
 
-def test_the_lines_end_is_no_part_of_a_password(tmp_path):
+def test_the_lines_end_is_no_part_of_a_password(tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text("long enough to be one\n")
     path.chmod(0o600)
     assert credentials.read_password(path) == "long enough to be one"
     assert credentials.read_password(None) == ""
-
-
-def test_certificates_of_the_users_own_must_bear_the_hosts_name(folder, monkeypatch):
-    assert credentials.server_name(folder, "node7") == "gateway.tfagents-system.invalid"
-    monkeypatch.setattr(credentials, "_OURS", "somebody else")
-    assert credentials.server_name(folder, "node7") == "node7"

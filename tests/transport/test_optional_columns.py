@@ -9,9 +9,15 @@ from tests.support.fakes import FakeParams
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
-from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Layout
-from tfagents_system.transport.run_layout import run_layout
-from tfagents_system.transport.segments import MalformedSegmentError, Segment, from_wire, to_wire
+from tfagents_system.transport.segments import (
+    OPTIONAL_COLUMNS,
+    Layout,
+    MalformedSegmentError,
+    Segment,
+    from_wire,
+    run_layout,
+    to_wire,
+)
 
 SPECS = np.zeros(3, np.float32), np.zeros(2, np.float32)
 RETURNS, EXPLORED, POTENTIAL, EPISODE = OPTIONAL_COLUMNS.values()
@@ -41,7 +47,7 @@ def test_explored_takes_a_byte_the_potential_four_and_the_episode_sixteen():
 @pytest.mark.parametrize("history", [0, 2])
 def test_they_come_through_wire_and_ring(tmp_path, layout, history):
     segments = [full_segment(layout, history, worker_id=3, number=number) for number in range(2)]
-    arrived = list(from_wire(to_wire(segments), layout))
+    arrived = from_wire(to_wire(segments), layout)
     ring = Ring.open(tmp_path / "ring", layout, 40)
     for segment in arrived:
         assert ring.append(segment)

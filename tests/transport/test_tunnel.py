@@ -1,4 +1,4 @@
-"""A role on another machine: its tunnel carries Reverb's protocol, through deaths of each of its ends in turn."""
+"""A role that joins a run: its tunnel carries Reverb's protocol, through deaths of each of its ends in turn."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -22,19 +23,26 @@ import pytest
 from tests.support.gateway_for_tests import (
     DEADLINE_SECS,
     IDENTITY,
+    beat_file,
     echo_server,
     running_gateway,
     segment,
     slow_line,
+    tunnel_to,
     wait_until,
 )
 from tests.support.ports import free_port
+from tests.support.settings_for_tests import variables_with
 from tests.support.waiting import gone
-from tfagents_system.errors import UserError
+from tfagents_system import sac_collect
+from tfagents_system.errors import EXIT_RENEW, UserError
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.resolved import Settings
+from tfagents_system.transport import connection as connection_module
 from tfagents_system.transport import tables
+from tfagents_system.transport import tunnel as tunnel_module
 from tfagents_system.transport.connection import Connection, Waiting
-from tfagents_system.transport.tunnel import Hello, Tunnel, check_path, refusals, route_to
+from tfagents_system.transport.tunnel import Refused, SlotLostError, Tunnel, Welcome, check_path, join, refusals
 from tfagents_system.worker.sender import SegmentSender
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,8 +75,7 @@ class Host:
         self.gateway = self.start("gateway_for_tests", self.paths.exp_dir.parent, self.port, self.replay_port)
 
     def tunnel(self, kind: str = "collect", token: str = "t", port: int = 0) -> Tunnel:
-        address = f"localhost:{port or self.port}"
-        return Tunnel(address, Hello(kind, IDENTITY, token=token), self.paths.credentials, None)
+        return tunnel_to(f"localhost:{port or self.port}", self.paths, kind, token=token)
 
     def end(self) -> dict[str, Any]:
         """What is stored."""
@@ -100,7 +107,7 @@ def joined(tunnel: Tunnel) -> Iterator[tuple[Tunnel, Connection]]:
         yield tunnel, connection
     finally:
         connection.close()
-        tunnel.close()
+        tunnel.leave()
 
 
 def child_of(tunnel: Tunnel) -> int:
@@ -146,53 +153,52 @@ def test_experience_is_stored_once_though_each_end_is_killed_in_turn(host: Host)
         lambda tunnel: os.kill(child_of(tunnel), signal.SIGKILL),
         lambda tunnel: host.restart_gateway(),
         lambda tunnel: host.restart_replay(),
-        lambda tunnel: os.kill(child_of(tunnel), signal.SIGKILL),
     ]
     with joined(host.tunnel()) as (tunnel, connection):
-        assert tunnel.welcome is not None and tunnel.welcome.slot == 0
+        assert tunnel.worker_id == 0
         sender = SegmentSender(connection, 0, time.time_ns())
-        for number in range(60):
+        for number in range(48):
             if number % 12 == 6 and kills:
                 kills.pop(0)(tunnel)
             sender.send(segment(0, 0, STEPS))
             sender.confirm()
         sender.flush(Waiting("the segments", 120.0, lambda: False))
         assert not kills and sender.unconfirmed_segments == 0
-        assert tunnel.welcome.slot == 0 and tunnel.describe() == ""
+        assert tunnel.worker_id == 0 and tunnel.down == ""
     stored = host.end()
-    assert (stored["steps"], stored["malformed"]) == (60 * STEPS, 0)
+    assert (stored["steps"], stored["malformed"]) == (48 * STEPS, 0)
 
 
 # The program, in front of any server.
 
 
-def echoed(tunnel: Tunnel, word: bytes) -> bytes:
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(DEADLINE_SECS)
-        connection.connect(tunnel.socket)
-        connection.sendall(word)
-        return connection.recv(100)
-
-
-def test_the_socket_is_ours_alone_and_held_until_the_gateway_is_there(tmp_path: Path) -> None:
-    with echo_server() as replay_port, running_gateway(tmp_path, replay_port=replay_port) as running:
-        tunnel = running.tunnel()
-        try:
-            wait_until(lambda: os.path.exists(tunnel.socket))
+def test_its_socket_is_ours_alone_its_last_words_arrive_and_its_slot_is_free(tmp_path: Path) -> None:
+    with (
+        echo_server() as replay_port,
+        running_gateway(tmp_path, max_workers=2, replay_port=replay_port) as running,
+    ):
+        for number in range(2):
+            tunnel = running.tunnel(token=str(number))
+            wait_until(lambda tunnel=tunnel: os.path.exists(tunnel.socket))  # type: ignore[misc]
             assert stat.S_IMODE(os.stat(os.path.dirname(tunnel.socket)).st_mode) == 0o700
-            assert echoed(tunnel, b"at once") == b"at once"
-            pid = child_of(tunnel)
-        finally:
-            tunnel.close()
-        assert gone(pid, 10.0) and not os.path.exists(os.path.dirname(tunnel.socket))
+            with socket.socket(socket.AF_UNIX) as dialled:  # It is held until the gateway lets the role in.
+                dialled.settimeout(DEADLINE_SECS)
+                dialled.connect(tunnel.socket)
+                dialled.sendall(b"at once")
+                assert dialled.recv(100) == b"at once"
+            beat_file(running.paths).write_text(json.dumps({"state": "stopped", "steps": number}) + "\n")
+            tunnel.leave()
+            beat = json.loads(running.paths.heartbeat("worker_1").read_text())
+            assert (beat["state"], beat["steps"]) == ("stopped", number)
+            assert gone(child_of(tunnel), 10.0) and not os.path.exists(os.path.dirname(tunnel.socket))
         wait_until(lambda: not running.gateway.slots.sessions)
 
 
 def test_it_ends_with_its_role(tmp_path: Path) -> None:
     code = (
-        "import os, sys, time; from pathlib import Path\n"
+        "import sys, time; from pathlib import Path\n"
         "from tfagents_system.transport.tunnel import Hello, Tunnel\n"
-        "tunnel = Tunnel(sys.argv[1], Hello('collect'), Path(sys.argv[2]), None)\n"
+        "tunnel = Tunnel(sys.argv[1], Hello('collect'), Path(sys.argv[2]), None, Path('none'))\n"
         "print(tunnel._process.pid, tunnel.socket, flush=True)\n"
         "time.sleep(600)\n"
     )
@@ -207,47 +213,20 @@ def test_it_ends_with_its_role(tmp_path: Path) -> None:
         assert gone(int(pid), 15.0) and not os.path.exists(os.path.dirname(path))
 
 
-def test_it_is_started_again_after_a_start_that_fails_and_its_role_logs_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with running_gateway(tmp_path) as running:
-        tunnel = running.tunnel()
-        wait_until(lambda: tunnel.welcome is not None)
-        start = mock.Mock(wraps=tunnel._start, side_effect=[OSError("no memory"), mock.DEFAULT])
-        monkeypatch.setattr(tunnel, "_start", start)
-        monkeypatch.setattr("tfagents_system.transport.tunnel._SPEAK_SECS", 0.0)
-        os.kill(child_of(tunnel), signal.SIGKILL)
-        wait_until(lambda: start.call_count == 2 and tunnel.down == "")
-        tunnel.close()
-    assert "the tunnel can't be started: no memory" in caplog.text
-    assert "(its tunnel has ended with exit code -9, and is started again): check that" in caplog.text
-
-
-def test_its_last_words_arrive_and_its_slot_is_free(tmp_path: Path) -> None:
-    with running_gateway(tmp_path, max_workers=2) as running:
-        for number in range(3):
-            tunnel = running.tunnel(token=str(number))
-            wait_until(lambda tunnel=tunnel: tunnel.welcome is not None)  # type: ignore[misc]
-            tunnel.tell({"state": "stopped", "steps": number})
-            tunnel.close()
-            beat = json.loads(running.paths.heartbeat("worker_1").read_text())
-            assert (beat["state"], beat["steps"]) == ("stopped", number)
-
-
 def test_refusals_and_the_end_of_the_run_are_told(tmp_path: Path) -> None:
     with running_gateway(tmp_path) as running:
-        stranger = Tunnel(running.address, Hello("collect"), running.paths.credentials, None)
+        stranger = tunnel_to(running.address, running.paths, identity={})
         wait_until(lambda: stranger.refused is not None)
-        assert stranger.refused is not None and "another params file" in stranger.refused.message
-        stranger.close()
+        assert stranger.refused is not None and "other inputs: use its own params" in stranger.refused.message
+        stranger.leave()
         tunnel = running.tunnel()
         wait_until(lambda: tunnel.welcome is not None)
         running.end("stopped")
         wait_until(lambda: tunnel.end_of_run == "stopped")
-        tunnel.close()
+        tunnel.leave()
     lonely = running.tunnel(token="late")
-    wait_until(lambda: "can't reach the gateway at" in lonely.describe() and "onnect" in lonely.down)
-    lonely.close()
+    wait_until(lambda: "nobody listens on localhost port" in lonely.down)
+    lonely.leave()
 
 
 # The path, tried before a role starts.
@@ -261,7 +240,7 @@ def test_the_path_is_tried_step_by_step(tmp_path: Path) -> None:
         facts = check_path(*way, identity=IDENTITY).report()
         assert f"the gateway at {running.address} lets us in: it has tfagents_system 0.1.0 and the same inputs" in facts
         (error,) = check_path(*way, identity={"params": "d" * 64}).errors
-        assert "refuses us: the run was started with another params file" in error
+        assert "refuses us: the run was started with other inputs: use its own params" in error
         assert refusals(*way) == []
         (tmp_path / "password").write_text("another horse battery\n")
         (refusal,) = refusals(*way)
@@ -270,7 +249,116 @@ def test_the_path_is_tried_step_by_step(tmp_path: Path) -> None:
     assert "nobody listens on localhost port" in error
 
 
-@pytest.mark.parametrize("address", ["node7", "node7:", ":8100", "node7:0", "node7:70000", "node7:x"])
-def test_an_address_that_is_none_is_refused(address: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="must be host:port, such as node7:8100"):
-        route_to(address, Hello("collect"), tmp_path, None)
+# What a role makes of it.
+
+COUNTS = {"num_collect_workers": 2, "local_workers": 1, "max_workers": 5}
+SHARED: dict[str, dict[str, Any]] = Settings(variables_with(**COUNTS)).shared()
+
+
+class FakeTunnel(Tunnel):
+    """To a gateway that lets everybody in."""
+
+    newest: Welcome
+    made: list[FakeTunnel] = []
+
+    def __init__(self, address: str, hello: Any, *_: Any) -> None:
+        self.address, self.hello, self.socket, self.down = address, hello, "/tmp/socket", ""
+        self.welcome, self.refused, self.end_of_run, self.has_left = self.newest, None, None, False
+        self.made.append(self)
+
+    def leave(self) -> None:
+        self.has_left = True
+
+
+@pytest.fixture
+def welcomed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Says what the gateway says from now on."""
+    monkeypatch.setattr(tunnel_module, "Tunnel", FakeTunnel)
+    monkeypatch.setattr(connection_module, "Connection", MagicMock())
+    monkeypatch.setattr(tunnel_module, "identity_of", lambda *inputs: {"params": "digest"})
+    monkeypatch.setattr(FakeTunnel, "made", [])
+
+    def welcome(run: int, slot: int | None = None, settings: dict[str, Any] = SHARED) -> None:
+        monkeypatch.setattr(FakeTunnel, "newest", Welcome(slot, settings, run), raising=False)
+        for tunnel in FakeTunnel.made:
+            tunnel.welcome = FakeTunnel.newest
+
+    return welcome
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    paths = RunPaths(tmp_path / "joined")
+    paths.heartbeats.mkdir(parents=True)
+    return paths
+
+
+def take_part(role: str, paths: RunPaths, **values: Any) -> FakeTunnel:
+    variables = variables_with(exp_dir=paths.exp_dir, credentials_dir=Path("/c"), **COUNTS, **values)
+    tunnel = join(role, "node7:8443", lambda: False, Settings(variables), paths)
+    assert isinstance(tunnel, FakeTunnel)
+    return tunnel
+
+
+def test_a_trainer_hears_that_another_run_has_begun_where_the_server_is(
+    paths: RunPaths, welcomed: Callable[..., None]
+) -> None:
+    """Its tunnel stays: another gateway welcomes it, with the number of another run."""
+    welcomed(11)
+    tunnel = take_part("trainer", paths)
+    assert tunnel.worker_id == -1 and tunnel.ended() is None
+    tunnel.check()
+    welcomed(12)
+    assert tunnel.ended() == "replaced"
+    with pytest.raises(UserError, match="the run at node7:8443 has begun anew since .* joined it: .*--fresh"):
+        tunnel.check()
+    assert take_part("trainer", paths).ended() is None, "one that has trained nothing yet may join it"
+    paths.metrics_csv.write_text("train_step\n5\n")
+    paths.run_json.write_text("{}")
+    welcomed(13)
+    with pytest.raises(UserError, match="has begun anew"):
+        take_part("trainer", paths)
+    assert FakeTunnel.made[-1].has_left
+    tunnel.end_of_run = "done"
+    assert tunnel.ended() == "done"
+
+
+def test_a_worker_takes_over_what_both_sides_share_and_is_known_when_it_comes_again(
+    paths: RunPaths, welcomed: Callable[..., None]
+) -> None:
+    variables = SHARED["variables"] | {"seed": 17, "max_workers": None, "exec_prefix": "rm", "BASH_ENV": "/tmp/x"}
+    defaults = {"log_period_iters": 5, "env_ctor": 3, "horizon": "200"}
+    welcomed(11, 4, {"variables": variables, "defaults": defaults})
+    worker, again, other = (take_part(role, paths, worker_role="eval") for role in ("worker_0", "worker_0", "worker_1"))
+    settings = worker.settings.variables
+    assert (worker.worker_id, settings.seed, settings.slots.most, settings.local_workers) == (4, 17, 2, 1)
+    assert settings.exec_prefix is None, "the other side sets what both share, and nothing else"
+    assert worker.settings.overrides.defaults == {"log_period_iters": 5}
+    assert worker.hello.kind == "eval" and worker.hello.identity == {"params": "digest"}
+    assert worker.hello.token == again.hello.token != other.hello.token and len(other.hello.token) == 32
+
+
+@pytest.mark.parametrize(("reason", "error"), [("slot_lost", SlotLostError), ("inputs", UserError)])
+def test_who_is_refused_later_hears_why(
+    paths: RunPaths, welcomed: Callable[..., None], reason: str, error: type[Exception]
+) -> None:
+    welcomed(11, 4)
+    tunnel = take_part("worker_0", paths)
+    tunnel.check()
+    tunnel.refused = Refused(reason, "for this reason")
+    assert tunnel.ended() == "refused"
+    with pytest.raises(error, match="the gateway at node7:8443 refuses us: for this reason"):
+        tunnel.check()
+
+
+@pytest.mark.parametrize("closing", [None, OSError("no such device")])
+def test_a_worker_whose_slot_was_given_away_leaves_and_begins_anew(
+    monkeypatch: pytest.MonkeyPatch, closing: OSError | None
+) -> None:
+    monkeypatch.setattr(sac_collect, "make_worker", MagicMock())
+    sac_collect.make_worker().close.side_effect = closing  # type: ignore[attr-defined, call-arg]
+    role = MagicMock(stop=threading.Event())
+    role.joined.check.side_effect = SlotLostError("slot 1 was given to another worker")
+    with pytest.raises(OSError) if closing else contextlib.nullcontext():
+        assert sac_collect.collect(role) == EXIT_RENEW
+    role.joined.leave.assert_called_once_with()

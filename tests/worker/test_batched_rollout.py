@@ -29,14 +29,8 @@ CUTS = {
 
 
 def layout_of(env, cuts):
-    has_all = cuts == "all columns"
-    return Layout.from_specs(
-        env.observation_spec(),
-        env.action_spec(),
-        has_returns=has_all,
-        has_explored=has_all,
-        has_potential=has_all,
-    )
+    optional = ("returns", "explored", "potential") if cuts == "all columns" else ()
+    return Layout.from_specs(env.observation_spec(), env.action_spec(), optional)
 
 
 def potential(observation):

@@ -19,8 +19,7 @@ from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.role import EVAL_STREAM
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.layout import OPTIONAL_COLUMNS
-from tfagents_system.transport.run_layout import run_layout
+from tfagents_system.transport.segments import OPTIONAL_COLUMNS, run_layout
 from tfagents_system.worker.actors import PolicyActor
 from tfagents_system.worker.collector import Collector, JournaledCollector
 

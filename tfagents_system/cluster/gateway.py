@@ -1,9 +1,9 @@
-"""The gateway program: the end, on the first machine, of the tunnels through which other machines join its run.
+"""The gateway program: the end, on the first machine, of the tunnels through which workers and trainers join its run.
 
     SAC_EXP_DIR=RUN python -m tfagents_system.cluster.gateway
 
 Load parameters, admit only authenticated clients, copy their bytes until told to stop, notify all clients. What a
-tunnel sends is described in transport/tunnel.py. Whoever has a certificate of the run, and its password, may do what a
+tunnel sends is described in transport/tunnel.py. Whoever has the run's credentials, and its password, may do what a
 login of its user may: Reverb's own protocol has no limits.
 """
 
@@ -18,14 +18,15 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 from absl import logging
 
 import tfagents_system
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
-from tfagents_system.machine.claims import KINDS, Claims, SlotCounts, claim_of
+from tfagents_system.machine.claims import KINDS, SlotCounts
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.role import Role, run_role
@@ -36,18 +37,17 @@ from tfagents_system.transport.connection import Connection
 from tfagents_system.transport.tunnel import (
     CHECK,
     DATA,
+    LEAVES,
     PIECE_BYTES,
     SILENCE_SECS,
     SLOT_LOST,
     FromGateway,
-    FromRole,
     Hello,
     Refused,
     Streams,
     Welcome,
     copy_both_ways,
     identity_of,
-    keep_alive,
     line_of,
 )
 
@@ -58,12 +58,6 @@ _SPEAK_SECS = 10.0
 _START_DEADLINE_SECS = 600.0
 _STEP_SECS = 0.5
 _FAREWELL_SECS = 15.0
-_WORDS: Final = {
-    "params": "another params file",
-    "config": "another configuration",
-    "specs": "other specs",
-    "settings": "other settings (--set)",
-}
 
 
 class RefusedError(Exception):
@@ -99,20 +93,18 @@ class Session:
             task.cancel()
 
 
-class RemoteSlots:
-    """The slots (machine/claims.py) of one run that roles elsewhere may have, which are known by a secret.
+class Slots:
+    """The slots (machine/claims.py) that roles which join may have.
 
     A slot in use is never given twice, and a worker that reconnects or was restarted gets its own slot back.
 
     Args:
       counts: How many there are.
-      port: The replay server's on this machine. Workers that join locally claim by it, too, and get other slots.
       has_trainer: Whether the run has a trainer of its own: then no other may join.
     """
 
-    def __init__(self, counts: SlotCounts, port: int, has_trainer: bool = True) -> None:
-        self._counts, self._port, self._has_trainer = counts, port, has_trainer
-        self._claims = Claims()
+    def __init__(self, counts: SlotCounts, has_trainer: bool = True) -> None:
+        self._counts, self._has_trainer = counts, has_trainer
         self._holders: dict[int | None, Session] = {}  # Of each slot the last session; None: the trainer's.
 
     def take(self, session: Session) -> None:
@@ -121,26 +113,23 @@ class RemoteSlots:
         Raises:
           RefusedError: There is none for it.
         """
-        kind, wished, token = session.hello.kind, session.hello.slot, session.hello.token
+        kind, wanted, token = session.hello.kind, session.hello.slot, session.hello.token
         if kind == TRAINER and self._has_trainer:
             raise RefusedError("trainer", "the run has a trainer of its own: join as another kind")
         fitting: list[int | None] = [None] if kind == TRAINER else [*self._counts.for_kind(kind)]
-        own = [slot for slot in fitting if slot in self._holders and self._holders[slot].hello.token == token]
-        free = [slot for slot in fitting if slot not in own and self._is_free(slot)]
+        earlier = [slot for slot, holder in self._holders.items() if holder.hello.token == token]
+        free = [slot for slot in fitting if slot not in earlier and self._is_free(slot)]
         # Slots without a past come first. A worker that comes back says which one it was: it can be no other one.
-        for slot in [*own, *sorted(free, key=self._holders.__contains__)]:
-            if wished not in (None, slot):
-                continue
-            if slot is None or self._claims.take(claim_of(self._port, slot)):
-                for number in [number for number, holder in self._holders.items() if holder.hello.token == token]:
-                    self._holders.pop(number).end()
+        for slot in [*earlier, *sorted(free, key=self._holders.__contains__)]:
+            if slot in fitting and wanted in (None, slot):
+                for lost in earlier:
+                    self._holders.pop(lost).end()
                 self._holders[slot], session.slot = session, slot
                 return
-            self._holders.pop(slot, None)  # It is a worker's of this machine by now.
         if kind == TRAINER:
             raise RefusedError("trainer", "the run has another trainer already", final=False)
-        if wished is not None:  # Its process is started again, and takes any.
-            raise RefusedError(SLOT_LOST, f"slot {wished} was given to another worker meanwhile ({self._counts})")
+        if wanted is not None:  # Its process is started again, and takes any.
+            raise RefusedError(SLOT_LOST, f"slot {wanted} was given to another worker meanwhile ({self._counts})")
         is_kept = any(self._holders[slot].left_at is not None for slot in fitting if slot in self._holders)
         raise RefusedError("slots", self._counts.refusal(kind), final=not is_kept)  # Kept for one that has vanished.
 
@@ -150,13 +139,6 @@ class RemoteSlots:
             session.left_at = time.monotonic()
             if for_good:
                 del self._holders[session.slot]
-                self.tend()
-
-    def tend(self) -> None:
-        """To be called regularly: releases slots whose time of waiting for their worker is over."""
-        for slot in range(self._counts.most):
-            if self._is_free(slot):
-                self._claims.release(claim_of(self._port, slot))
 
     def session_of(self, token: str) -> Session | None:
         """The session of a secret."""
@@ -179,15 +161,14 @@ class Gateway:
     Args:
       paths: The run directory.
       identity: Of the run's inputs, see `identity_of`.
-      settings: Those that remote roles take over, see `Settings.shared`.
+      settings: Those that roles which join take over, see `Settings.shared`.
       run: The run's number in run.json.
       replay_port: The replay server's on this machine.
-      slots: Of roles elsewhere.
+      slots: Of roles that join.
       password: Empty if none is required.
 
     Attributes:
       refused: How many clients were refused, by reason.
-      started: Tells this process from an earlier one, ns.
     """
 
     def __init__(
@@ -197,21 +178,19 @@ class Gateway:
         settings: dict[str, Any],
         run: int,
         replay_port: int,
-        slots: RemoteSlots,
+        slots: Slots,
         password: str = "",
     ) -> None:
         self._paths, self._identity, self._settings, self._run = paths, identity, settings, run
         self._replay_port, self.slots, self._password = replay_port, slots, password.encode()
         self.refused = collections.Counter[str]()
-        self._told_at: dict[str, float] = {}
-        self.started = time.time_ns()
         self._end = ""
 
     async def listen(self, listener: socket.socket, context: ssl.SSLContext) -> asyncio.Server:
         """Serves until the server is closed, or the event loop ends.
 
         Args:
-          context: TLS that verifies both sides: a client without a certificate does not come through.
+          context: TLS that verifies both sides: a client without the certificate does not come through.
         """
         limit = max(PIECE_BYTES, 2 * MOST_BYTES)
         return await asyncio.start_server(
@@ -238,17 +217,15 @@ class Gateway:
         return {"remote_workers": workers, "refused": dict(self.refused)}
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, of somebody with a certificate of the run."""
-        streams = reader, writer
+        """One connection, of somebody with the run's certificate."""
         host, port, *_ = writer.get_extra_info("peername") or ("?", 0)
         peer = f"{host.removeprefix('::ffff:')} port {port}"
         try:
-            keep_alive(writer)
             async with asyncio.timeout(HANDSHAKE_SECS):
                 hello = msgspec.json.decode(await reader.readline(), type=Hello)
             await self._check(hello)
             if hello.kind == DATA:
-                await self._carry(hello, streams)
+                await self._carry(hello, (reader, writer))
             else:
                 await self._hold_session(Session(hello, writer), reader, peer)
         except RefusedError as error:
@@ -265,10 +242,9 @@ class Gateway:
 
     def _count(self, reason: str, peer: str, message: str) -> None:
         self.refused[reason] += 1
-        if (now := time.monotonic()) - self._told_at.get(reason, -_SPEAK_SECS) < _SPEAK_SECS:
-            return
-        self._told_at[reason] = now
-        logging.warning("refused %s: %s (%d so far): %s", peer, reason, self.refused[reason], clean_text(message))
+        count, text = self.refused[reason], clean_text(message)
+        words = "refused %s: %s (%d so far): %s"
+        logging.log_every_n_seconds(logging.WARNING, words, _SPEAK_SECS, peer, reason, count, text)
 
     async def _check(self, hello: Hello) -> None:
         """Raises RefusedError unless the client may join."""
@@ -278,24 +254,19 @@ class Gateway:
             text = f"the run asks for a password, {given}: set SAC_PASSWORD_FILE to a file with it"
             raise RefusedError("password", text)
         if hello.version != tfagents_system.__version__:
-            raise RefusedError(
-                "version",
-                f"the run has tfagents_system {tfagents_system.__version__}, you have {hello.version[:40]}: install "
-                "the same",
-            )
+            ours, theirs = tfagents_system.__version__, hello.version[:40]
+            raise RefusedError("version", f"the run has tfagents_system {ours}, you have {theirs}: install the same")
         if hello.kind not in (*KINDS, TRAINER, CHECK, DATA):
             raise RefusedError("kind", f"{hello.kind[:40]!r} is none of {', '.join((*KINDS, TRAINER))}")
         if hello.kind == DATA or (hello.kind == CHECK and not hello.identity):
             return
         differing = [
-            f"{_WORDS.get(name, f'another {name}')} "
-            f"(SHA-256 {digest[:12]} there, {hello.identity.get(name, 'none')[:12]} here)"
+            f"{name} (SHA-256 {digest[:12]} there, {hello.identity.get(name, 'none')[:12]} here)"
             for name, digest in self._identity.items()
             if hello.identity.get(name) != digest
         ]
         if differing:
-            text = f"the run was started with {', '.join(differing)}: use the run's own {', '.join(self._identity)}"
-            raise RefusedError("inputs", text)
+            raise RefusedError("inputs", f"the run was started with other inputs: use its own {', '.join(differing)}")
 
     async def _carry(self, hello: Hello, streams: Streams) -> None:
         """One connection of a role to the replay server; it ends with the role's session."""
@@ -317,8 +288,7 @@ class Gateway:
         assert task is not None
         if not is_check:
             self.slots.take(session)
-        welcome = Welcome(session.slot, self._settings, self._run, self.started)
-        session.writer.write(line_of(FromGateway(welcome=welcome)))
+        session.writer.write(line_of(FromGateway(welcome=Welcome(session.slot, self._settings, self._run))))
         if is_check:
             return
         session.tasks.add(task)
@@ -327,19 +297,18 @@ class Gateway:
             logging.info("%s of %s (%s) is in", session.name, clean_text(session.hello.host, 100), peer)
             with contextlib.suppress(TimeoutError):  # Its machine has vanished.
                 while not has_left and (line := await asyncio.wait_for(reader.readline(), SILENCE_SECS)):
-                    message = msgspec.json.decode(line, type=FromRole)
-                    has_left = message.leaves
-                    if message.beat:
-                        await self._beat(session, message.beat)
+                    has_left = line == LEAVES
+                    if line.strip() and not has_left:
+                        await self._write_beat(session, line)
                     session.writer.write(line_of(FromGateway()))
         finally:
             session.tasks.discard(task)
             session.end()
             self.slots.leave(session, for_good=has_left)
 
-    async def _beat(self, session: Session, text: str) -> None:
-        """Stores the client's heartbeat as if written here: we name its role, and its times are by our clock."""
-        beat = parse_beat(text.encode(errors="replace"))
+    async def _write_beat(self, session: Session, line: bytes) -> None:
+        """Stores a role's heartbeat as if written here: we name its role, and its times are by our clock."""
+        beat = parse_beat(line)
         if beat is None:
             raise ValueError("a heartbeat that is no JSON object with a state")
         now = time.time()
@@ -367,23 +336,35 @@ def serve(role: Role) -> int:
     variables, paths = role.variables, role.paths
     folder = variables.credentials_dir or paths.credentials
     if variables.credentials_dir is None:
-        credentials.ensure_credentials(folder, variables.exp_name)
-    context = credentials.server_context(folder)
-    password = credentials.read_password(variables.password_file)
+        credentials.make_credentials(folder, variables.exp_name)
+    context, password = server_context(folder), credentials.read_password(variables.password_file)
     connection = Connection(role.server_address, role.stop.is_set)
     role.wait_until_up(connection, _START_DEADLINE_SECS)
     replay_port = int(role.server_address.rpartition(":")[2])
     # A supervisor has started a trainer, unless that is elsewhere; without a supervisor it may be anywhere.
     has_trainer = SUPERVISOR_PID_VARIABLE in os.environ and variables.local_trainer
-    slots = RemoteSlots(role.slots, replay_port, has_trainer)
-    identity = identity_of(paths, role.settings.overrides)
+    identity, slots = identity_of(paths, role.settings.overrides), Slots(role.slots, has_trainer)
     gateway = Gateway(paths, identity, role.settings.shared(), role.run_id, replay_port, slots, password)
     listener = _listener(role)
     port = listener.getsockname()[1]
-    write_json(paths.gateway_json, {"host": host_name(), "port": port, "pid": os.getpid(), "started": gateway.started})
+    address = {"host": host_name(), "port": port, "machine": socket.gethostname(), "pid": os.getpid()}
+    write_json(paths.gateway_json, address)
     logging.info("listening on port %d; credentials in %s, password: %s", port, folder, "yes" if password else "no")
     asyncio.run(_serve(role, gateway, listener, context))
     return EXIT_RESUMABLE
+
+
+def server_context(folder: Path) -> ssl.SSLContext:
+    """TLS of the gateway: it accepts only clients with the run's certificate.
+
+    Raises:
+      UserError: With all findings about the files.
+    """
+    if findings := credentials.check_credentials(folder):
+        raise UserError(*findings)
+    context = credentials.tls_context(ssl.PROTOCOL_TLS_SERVER, folder)
+    context.num_tickets = 0  # type: ignore[attr-defined]  # No session resumption: every connection authenticates.
+    return context
 
 
 async def _serve(role: Role, gateway: Gateway, listener: socket.socket, context: ssl.SSLContext) -> None:
@@ -391,7 +372,6 @@ async def _serve(role: Role, gateway: Gateway, listener: socket.socket, context:
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: logging.debug("%s", context))
     server = await gateway.listen(listener, context)
     while not role.stop.is_set():
-        gateway.slots.tend()
         role.heartbeat.beat("serving", port=port, **gateway.state())
         await asyncio.sleep(_STEP_SECS)
     role.heartbeat.beat("ending", port=port, **gateway.state())

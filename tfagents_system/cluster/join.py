@@ -1,4 +1,4 @@
-"""Joins workers of this machine to a run, on another machine or this one.
+"""Joins workers of this machine to a run, on another machine or this one, through its gateway.
 
     sac join VARS.sh --to RUN [--ssh USER@HOST] [OPTION]...
     sac join VARS.sh --server HOST:PORT --credentials DIR [OPTION]...
@@ -25,8 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.findings import Findings
-from tfagents_system.cluster.ssh import fetch_run
+from tfagents_system.cluster.ssh import fetch_run, gateway_address
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import plan_for
@@ -36,9 +35,8 @@ from tfagents_system.launch.run_settings import resolve
 from tfagents_system.launch.run_status import say
 from tfagents_system.launch.supervisor import RoleProcess, Rules, Supervisor, claim_cpus, end_orphans
 from tfagents_system.launch.vars_file import ROOT
-from tfagents_system.machine import peers
 from tfagents_system.machine.claims import COLLECT, KINDS, Claims, held_cpus
-from tfagents_system.machine.files import read_json, write_atomically
+from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import fault_lines, is_dead, is_under_way
 from tfagents_system.run_files import params_folder, run_directory, run_inputs
@@ -57,7 +55,9 @@ _WAIT_SECS = 600.0  # For a run that is still starting.
 _SPEAK_SECS = 60.0
 _LOOK_SECS = 1.0
 _OUTCOMES = {"done": EXIT_DONE, "stopped": EXIT_RESUMABLE, "failed": EXIT_FAILED}
-_CONNECT_SECS = 5.0
+
+
+# Which run, and where.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,17 +65,17 @@ class Target:
     """The run to join.
 
     Attributes:
-      server: `host:port` of its replay server on this machine, or of its gateway.
-      credentials: For the gateway; None: the server is on this machine, and unencrypted.
+      server: `host:port` of its gateway.
+      credentials: Folder with the run's certificate and key.
       password_file: For the gateway, if it asks for a password.
       run: The run directory, if it can be seen from here.
-      follows: It has said where the server is, and may say another place once the run goes on there. Not where the
+      follows: It has said where the gateway is, and may say another place once the run goes on there. Not where the
         user has said it, or behind a tunnel.
       look: Called regularly while workers are there: keeps the tunnel to it open.
     """
 
     server: str
-    credentials: Path | None
+    credentials: Path
     password_file: Path | None
     run: RunPaths | None
     follows: bool = False
@@ -83,102 +83,96 @@ class Target:
 
     def values(self) -> dict[str, Any]:
         """Variables of the workers, by field."""
-        return {
-            "server": self.server,
-            "credentials_dir": self.credentials,
-            "password_file": self.password_file,
-            "joined_run": self.run.exp_dir if self.run is not None else None,
-        }
+        return {"server": self.server, "credentials_dir": self.credentials, "password_file": self.password_file}
 
 
-def find_target(paths: RunPaths, environ: Mapping[str, str], host: str, *, is_certain: bool) -> Target:
+def find_target(run: RunPaths | None, environ: Mapping[str, str]) -> Target:
     """Where the run can be reached.
 
     Args:
-      paths: The run directory, which may not exist.
-      environ: SAC_SERVER, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE win over what the run directory says.
-      host: Name of this machine.
-      is_certain: The user has named the run directory; else one beside another machine's server is taken for that of
-        an earlier run of this machine, with the same name.
+      run: The run directory, if the user has named it.
+      environ: SAC_SERVER, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE win over what it says.
 
     Raises:
       UserError: That is unknown, or credentials are missing.
     """
-    server = environ.get("SAC_SERVER")
-    is_local = not server or peers.address_here(server) is not None
-    run = paths if paths.run_json.exists() and (is_certain or is_local) else None
-    credentials, password_file = (
-        Path(environ[name]) if environ.get(name) else None for name in ("SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE")
-    )
+    server = environ.get("SAC_SERVER") or (gateway_address(run) if run is not None else None)
     if not server:
         if run is None:
-            raise UserError(
-                f"{paths.exp_dir} is no run directory that can be seen from here: give --server HOST:PORT of the run's "
-                "gateway (SAC_GATEWAY_PORT), or --to with the run directory"
-            )
-        server = _server_of(run, host)
-        if peers.address_here(server) is not None:
-            return Target(server, None, None, run, follows=True)
-    is_gateway = run is not None and server.endswith(f":{(read_json(run.gateway_json) or {}).get('port')}")
-    if credentials is None and peers.address_here(server) is not None and not is_gateway:
-        if run is None:
-            raise UserError(
-                f"the server {server} is on this machine, but {paths.exp_dir} is no run directory: give it with --to"
-            )
-        return Target(server, None, None, run)
-    if credentials is None and run is not None and run.credentials.is_dir():
-        credentials = run.credentials
-    if credentials is None:
+            raise UserError("which run? Give --to with its directory, or --server HOST:PORT of its gateway")
         raise UserError(
-            f"no credentials for the server {server}: copy the folder credentials/client of the run directory there to "
-            "this machine, and give the copy with --credentials DIR"
+            f"the run in {run.exp_dir} has no gateway: start it with SAC_GATEWAY_PORT=0 to let others join, or wait "
+            "until it is up"
         )
-    return Target(server, credentials, password_file, run, follows=not environ.get("SAC_SERVER"))
-
-
-def _server_of(run: RunPaths, host: str) -> str:
-    """What the run directory says: the replay server itself on its own machine, else the gateway."""
-    own = (read_status(run.status_json) or {}).get("run", {})
-    gateway = gateway_address(run)
-    # Machines, such as containers, may have the same name.
-    here = f"127.0.0.1:{own.get('port')}"
-    if own.get("host") == host and own.get("port") and (not gateway or _fault_of(here) is None):
-        return here
-    if gateway is None:
+    folder, password_file = (
+        Path(environ[name]) if environ.get(name) else None for name in ("SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE")
+    )
+    if folder is None and run is not None and run.credentials.is_dir():
+        folder = run.credentials
+    if folder is None:
         raise UserError(
-            f"the run in {run.exp_dir} is on {own.get('host')} and has no gateway: start it with SAC_GATEWAY_PORT=0 "
-            "to let workers of other machines join, or wait until it is up"
+            f"no credentials for the server {server}: copy the folder credentials of the run directory there to this "
+            "machine, and give the copy with --credentials DIR"
         )
-    return gateway
+    return Target(server, folder, password_file, run, follows=not environ.get("SAC_SERVER"))
 
 
-def gateway_address(run: RunPaths) -> str | None:
-    """`host:port` of a run's gateway; None before it is up."""
-    gateway = read_json(run.gateway_json) or {}
-    return f"{gateway['host']}:{gateway['port']}" if {"host", "port"} <= gateway.keys() else None
+def state_of_run(run: RunPaths) -> str | None:
+    """What a run directory says: `starting`, `running`, `done`, `stopped` or `failed`; None for a dead run."""
+    status = read_status(run.status_json)
+    return None if status is None or is_dead(status, time.time()) else str(status["run"].get("state"))
 
 
-def where_it_goes_on(run: RunPaths, server: str, host: str) -> str | None:
-    """Another address than `server`, which the run directory has said, at which it is now; None where it is there."""
-    own = (read_status(run.status_json) or {}).get("run", {})
-    here = f"127.0.0.1:{own.get('port')}" if own.get("host") == host else None
-    gateway = gateway_address(run)
-    return None if server in (here, gateway) else gateway or f"{own.get('host')}:{own.get('port')}"
-
-
-def is_up(run: RunPaths, since: float) -> bool:
+def is_up(run: RunPaths, since: float = 0.0) -> bool:
     """Whether a run is at work that was started at this time (Unix seconds) or later, and others can join it now."""
     status = read_status(run.status_json)
     if status is None or not is_under_way(status, time.time()) or status["run"].get("state") != "running":
         return False
     gateway = status["roles"].get(GATEWAY)
     has_address = gateway is None or gateway.get("given_up") or gateway_address(run) is not None
-    return bool(has_address) and started_since(status, since)
+    return bool(has_address) and _started_since(status, since)
 
 
-def started_since(status: Mapping[str, Any], since: float) -> bool:
-    """Whether a status is of a start at this time or later."""
+def _started_since(status: Mapping[str, Any], since: float) -> bool:
     return bool(status["run"].get("started_at", 0.0) >= since)
+
+
+def _is_finished(run: RunPaths, since: float) -> bool:
+    status = read_status(run.status_json)
+    return status is not None and _started_since(status, since) and run_directory.is_finished(run)
+
+
+def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool], since: float = 0.0) -> RunPaths | None:
+    """Waits until a run is up.
+
+    Args:
+      runs: The directories that it may be in.
+      stop: Sleeps, and returns whether this command is to stop.
+      since: Unix seconds: what a start before that has left says nothing.
+
+    Returns:
+      Its directory; None if the run is finished, or this command is to stop.
+
+    Raises:
+      UserError: It is not started in time.
+    """
+    began = spoke = time.monotonic()
+    while True:
+        for run in runs:
+            if is_up(run, since):
+                return run
+        if any(_is_finished(run, since) for run in runs) or stop(_LOOK_SECS):
+            return None
+        waited_secs = time.monotonic() - began
+        what = f"the run in {' or '.join(str(run.exp_dir) for run in runs)}"
+        if waited_secs > _WAIT_SECS:
+            raise UserError(f"{what} has not been started for {waited_secs:.0f} s: start it with run_script.sh")
+        if time.monotonic() - spoke > _SPEAK_SECS:
+            spoke = time.monotonic()
+            print(f"waiting {waited_secs:.0f} s for {what} to start", flush=True)
+
+
+# What workers need, and the checks before they start.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,11 +236,8 @@ class JoinPreparation(Preparation):
         super().__init__(environ, vars_file, resolve(environ, assignments, vars_file=vars_file, root=ROOT), joins=True)
         self._target = target
         self._folder = folder
-        self.values |= {
-            "reverb_cpus": 0,
-            "train_cpus": 0,
-            "train_gpus": False,
-        }  # Neither a replay server nor a trainer runs here.
+        # Neither a replay server nor a trainer runs here.
+        self.values |= {"reverb_cpus": 0, "train_cpus": 0, "train_gpus": False}
         for name in ("reverb_port", "gateway_port"):
             self.values.pop(name, None)
         slots = len(run.slots.for_kind(self.kind)) if run is not None else None
@@ -267,7 +258,13 @@ class JoinPreparation(Preparation):
 
     def run(self, *, starts: bool = True) -> None:
         """Makes all checks; see `Preparation.run`."""
-        self._check_folder()
+        where = "run directory"
+        if (fault := machine_checks.folder_fault(self._folder, "SAC_LOGS_DIR")) is not None:
+            self.findings.error(where, fault)
+        elif self._target.run is not None:
+            self.findings.fact(where, f"{self._target.run.exp_dir}: its params and configuration are used")
+        else:
+            self.findings.fact(where, "it is not to be seen from here: SAC_PARAMS and SAC_CONFIG are used")
         super().run(starts=starts)
         if not self.findings.errors:
             self._check_server()
@@ -301,15 +298,6 @@ class JoinPreparation(Preparation):
                 return count
         return 1
 
-    def _check_folder(self) -> None:
-        where = "run directory"
-        if (fault := machine_checks.folder_fault(self._folder, "SAC_LOGS_DIR")) is not None:
-            self.findings.error(where, fault)
-        elif self._target.run is not None:
-            self.findings.fact(where, f"{self._target.run.exp_dir}: its params and configuration are used")
-        else:
-            self.findings.fact(where, "it is not to be seen from here: SAC_PARAMS and SAC_CONFIG are used")
-
     def _check_server(self) -> None:
         """Whether the run can be reached, and takes workers with these inputs."""
         target, run = self._target, self._target.run
@@ -319,37 +307,11 @@ class JoinPreparation(Preparation):
                 f"the environment has other observations or actions here than in the run ({run.specs}): install the "
                 "simulator's version that the run has, here as well",
             )
-        if target.credentials is None:
-            _check_reachable(self.findings, target.server)
-            return
         with tempfile.TemporaryDirectory() as folder:
             inputs = RunPaths(Path(folder))
             JoinInputs(self.inputs().files).write(inputs)
             identity = identity_of(inputs, self.overrides)
             self.findings.extend(check_path(target.server, target.credentials, target.password_file, identity))
-
-
-def _check_reachable(findings: Findings, server: str) -> None:
-    if (fault := _fault_of(server)) is None:
-        findings.fact("server", f"{server} answers")
-        return
-    findings.error(
-        "server",
-        f"the replay server at {server} can't be reached from {socket.gethostname()} ({fault}): is the run going on, "
-        "and on this machine? (python -m tfagents_system.report.status)",
-    )
-
-
-def _fault_of(server: str) -> str | None:
-    """Why our own replay server does not answer at `host:port` of this machine; None if it does."""
-    port = int(server.rpartition(":")[2])
-    if not peers.other_users_are_allowed() and peers.users_listening(port) - {os.geteuid()}:
-        return "another user listens on that port"
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=_CONNECT_SECS).close()
-        return None
-    except OSError as error:
-        return error.strerror or str(error)
 
 
 # The workers here, until the run is over.
@@ -367,7 +329,6 @@ class JoinRules(Rules):
         super().__init__(supervisor)
         self._target = target
         self._look_at = 0.0
-        self._host = socket.gethostname()
         self._why = ""  # Why the workers have left, if nothing has failed here.
 
     def role_ended(self, role: RoleProcess, code: int) -> None:
@@ -385,19 +346,20 @@ class JoinRules(Rules):
         """Ends when the last worker here has ended, or the run has, as far as that can be seen."""
         super().look()
         self._target.look()
-        if self._supervisor.exit_code is None and all(worker.is_over for worker in self._supervisor.workers):
+        run = self._target.run
+        if self._supervisor.exit_code is not None:
+            return
+        if all(worker.is_over for worker in self._supervisor.workers):
             self._all_are_over()
-        elif self._supervisor.exit_code is None and self._target.run is not None and time.monotonic() >= self._look_at:
+        elif run is not None and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _LOOK_SECS
-            state = state_of_run(self._target.run)
+            state = state_of_run(run)
             if state in _OUTCOMES:
-                self._leave(_OUTCOMES[state], how_it_ended(state, self._target.run))
-            elif self._target.follows and is_up(self._target.run, 0.0):
+                self._leave(_OUTCOMES[state], how_it_ended(state, run))
+            elif self._target.follows and is_up(run) and gateway_address(run) not in (None, self._target.server):
                 # Such as on another node, after the one that it was on was lost: they would wait there for ever.
-                address = where_it_goes_on(self._target.run, self._target.server, self._host)
-                if address is not None:
-                    why = f"the run goes on at {address}: start this command again to join it there"
-                    self._leave(EXIT_RESUMABLE, why)
+                why = f"the run goes on at {gateway_address(run)}: start this command again to join it there"
+                self._leave(EXIT_RESUMABLE, why)
 
     def _all_are_over(self) -> None:
         workers = self._supervisor.workers
@@ -432,57 +394,16 @@ class JoinRules(Rules):
         return [*fault_lines(status.to_json()["run"]), f"{self._supervisor.variables.exp_name}: {left} {logs}"]
 
 
-def state_of_run(run: RunPaths) -> str | None:
-    """What a run directory says: `starting`, `running`, `done`, `stopped` or `failed`; None for a dead run."""
-    status = read_status(run.status_json)
-    return None if status is None or is_dead(status, time.time()) else str(status["run"].get("state"))
-
-
 def how_it_ended(state: str, run: RunPaths | None) -> str:
     """`the run was stopped by SIGINT on node7`, as far as its directory can be seen and says so."""
-    told = ((read_status(run.status_json) if run is not None else None) or {"run": {}})["run"]
-    message = told.get("message") or ""
-    if state == "stopped":
-        if message.startswith("stopped by "):
-            return f"the run was {message} on {told.get('host')}"
-        goes_on = run is not None and state_of_run(run) in ("starting", "running")
-        return "another program has ended them, and the run goes on" if goes_on else "the run was stopped"
-    return f"the run has failed: {message}" if state == "failed" and message else f"the run is {state}"
-
-
-def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool], since: float = 0.0) -> RunPaths | None:
-    """Waits until a run is up.
-
-    Args:
-      runs: The directories that it may be in.
-      stop: Sleeps, and returns whether this command is to stop.
-      since: Unix seconds: what a start before that has left says nothing.
-
-    Returns:
-      Its directory; None if the run is finished, or this command is to stop.
-
-    Raises:
-      UserError: It is not started in time.
-    """
-    began = spoke = time.monotonic()
-    while True:
-        for run in runs:
-            if is_up(run, since):
-                return run
-        if any(_is_finished(run, since) for run in runs) or stop(_LOOK_SECS):
-            return None
-        waited_secs = time.monotonic() - began
-        what = f"the run in {' or '.join(str(run.exp_dir) for run in runs)}"
-        if waited_secs > _WAIT_SECS:
-            raise UserError(f"{what} has not been started for {waited_secs:.0f} s: start it with run_script.sh")
-        if time.monotonic() - spoke > _SPEAK_SECS:
-            spoke = time.monotonic()
-            print(f"waiting {waited_secs:.0f} s for {what} to start", flush=True)
-
-
-def _is_finished(run: RunPaths, since: float) -> bool:
-    status = read_status(run.status_json)
-    return status is not None and started_since(status, since) and run_directory.is_finished(run)
+    status = ((read_status(run.status_json) if run is not None else None) or {"run": {}})["run"]
+    message = status.get("message") or ""
+    if state != "stopped":
+        return f"the run has failed: {message}" if state == "failed" and message else f"the run is {state}"
+    if message.startswith("stopped by "):
+        return f"the run was {message} on {status.get('host')}"
+    goes_on = run is not None and state_of_run(run) in ("starting", "running")
+    return "another program has ended them, and the run goes on" if goes_on else "the run was stopped"
 
 
 def take_folder(joined: Path, host: str, claims: Claims) -> Path:
@@ -538,47 +459,38 @@ def join(
         return Supervisor(variables, plan, claims, 0, stop, starter, rules, lock=lock).run()
 
 
+# The program.
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     flags = _parse(arguments)
-    stop = StopFlag.of_supervisor()
+    stop, claims, run = StopFlag.of_supervisor(), Claims(), None
     forks.restore_variables()
     environ = {**os.environ, **_variables_of(flags)}
     if flags.to is not None and flags.ssh is None:
         # In the current folder, or in the repository.
         runs = [RunPaths(folder / flags.to) for folder in dict.fromkeys((Path.cwd(), ROOT))]
-        prepared = [run for run in runs if run.run_json.exists()]
-        run = (
-            prepared[0]
-            if flags.server and prepared
-            else wait_for_run(runs, stop.wait, float(environ.get(SINCE) or 0.0))
-        )
+        run = wait_for_run(runs, stop.wait, float(environ.get(SINCE) or 0.0))
         if run is None:
             return _nobody_joins(flags.to, stop)
         environ = without_task(environ) | {"SAC_EXP_DIR": str(run.exp_dir)}
     values, findings = read_variables(environ, vars_file=flags.vars_file, root=ROOT)
     if "exp_dir" not in values:
         raise UserError(*findings)
-    paths, claims = RunPaths(values["exp_dir"]), Claims()
-    folder = take_folder(paths.joined, socket.gethostname(), claims)
+    folder = take_folder(RunPaths(values["exp_dir"]).joined, socket.gethostname(), claims)
     if flags.ssh is None:
         try:
-            target = find_target(paths, environ, socket.gethostname(), is_certain=flags.to is not None)
+            target = find_target(run, environ)
         except UserError as error:
             raise UserError(*findings, *error.findings) from None
         return _prepare_and_join(flags, environ, target, folder, claims, stop)
     with fetch_run(flags.ssh, flags.to, folder / "of_run") as there:
         if there.state == "done":
             return _nobody_joins(there.name, stop)
-        password_file = environ.get("SAC_PASSWORD_FILE")
+        password_file = Path(environ["SAC_PASSWORD_FILE"]) if environ.get("SAC_PASSWORD_FILE") else None
         with contextlib.closing(there.tunnel()) as tunnel:
-            target = Target(
-                tunnel.server,
-                there.credentials,
-                Path(password_file) if password_file else None,
-                there.paths,
-                look=tunnel.look,
-            )
+            target = Target(tunnel.server, there.paths.credentials, password_file, there.paths, look=tunnel.look)
             return _prepare_and_join(flags, environ | there.environ(), target, folder, claims, stop)
 
 
@@ -622,7 +534,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         choices=KINDS,
         help="what they do: collect, evaluate only, collect as experts (SAC_EXPERT_POLICY), or play (default: collect)",
     )
-    parser.add_argument("--credentials", type=Path, help="folder with the run's certificates")
+    parser.add_argument("--credentials", type=Path, help="folder with the run's certificate and key")
     parser.add_argument("--password_file", type=Path, help="file with the run's password")
     parser.add_argument("--check", action="store_true", help="only check, and report all that was looked at")
     parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")

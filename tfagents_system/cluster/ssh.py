@@ -28,7 +28,7 @@ from tfagents_system.machine.files import read_json
 from tfagents_system.report.status import is_dead
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.transport import credentials
+from tfagents_system.transport.credentials import CERTIFICATE, KEY
 
 # A connection of its own: a shared one (ControlMaster) would keep the tunnel open when this program has ended. In batch
 # mode, since nobody can enter a password when it breaks at night.
@@ -42,18 +42,25 @@ _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _FETCH_SECS = 120.0
 _FILES = "run.json status.json gateway.json params.py params config.json input_files specs.pbtxt"
-_SECRETS = "client ca.pem client.pem client.key"
 _MARK = re.compile(rb"^TFAGENTS_RUN (\d+) (\S+)\n", re.MULTILINE)  # A login shell may print something before it.
 _NO_RUN, _SSH_FAILS = 65, 255
 _CHANGED = 1  # Of GNU tar: a file was replaced while it was read, such as status.json; what came is whole.
 _FETCH = f"""
 cd -- {{folder}} && [ -r run.json ] || exit {_NO_RUN}
 set --
-for file in {_FILES}; do [ -r "$file" ] && set -- "$@" "$file"; done
-for file in {_SECRETS}; do [ -r "credentials/$file" ] && set -- "$@" "credentials/$file"; done
+for file in {_FILES} credentials/{CERTIFICATE} credentials/{KEY}; do [ -r "$file" ] && set -- "$@" "$file"; done
 printf 'TFAGENTS_RUN %s %s\\n' "$(date +%s)" "$(uname -n)"
 exec tar -cf - -- "$@"
 """
+
+
+def gateway_address(run: RunPaths, machine: str | None = None) -> str | None:
+    """`host:port` of a run's gateway, as it is reached from a machine, by default this one; None before it is up."""
+    gateway = read_json(run.gateway_json) or {}
+    if not {"host", "port"} <= gateway.keys():
+        return None
+    is_there = gateway.get("machine") == (machine or socket.gethostname())
+    return f"{'127.0.0.1' if is_there else gateway['host']}:{gateway['port']}"
 
 
 @contextlib.contextmanager
@@ -68,7 +75,7 @@ def fetch_run(host: str, folder: Path, copy: Path) -> Iterator[SshRun]:
 
 
 class SshRun:
-    """A run on another machine: its inputs are copied here, with the credentials of those who join.
+    """A run on another machine: its inputs are copied here, with its credentials.
 
     Args:
       host: As `ssh` takes it: `user@node7`, a name of ~/.ssh/config, or `ssh://user@node7:2222`.
@@ -80,7 +87,6 @@ class SshRun:
       name: `host:folder`.
       state: `running`, `done`, ... as its status says, or `dead`.
       gateway: `host:port` of its gateway, as its machine reaches it.
-      credentials: The folder with these.
 
     Raises:
       UserError: There is no `ssh`, the host does not let us in, or there is no such run with a gateway.
@@ -92,23 +98,25 @@ class SshRun:
         if shutil.which("ssh") is None:
             raise UserError("--ssh needs the program ssh, which is not installed here (Debian: openssh-client)")
         self.host, self.paths, self.name = host, RunPaths(copy), f"{host}:{folder}"
-        self._folder = shlex.quote(str(folder).removeprefix("~/"))
         shutil.rmtree(copy, ignore_errors=True)
         self.paths.credentials.mkdir(mode=0o700, parents=True)
         copy.chmod(0o700)
-        now, host_name = self._fetch()
-        status = read_status(self.paths.status_json) or {"run": {}, "roles": {}}
+        now, machine = self._fetch(shlex.quote(str(folder).removeprefix("~/")))
+        status = read_status(self.paths.status_json) or {"run": {}}
         self.state = "dead" if is_dead(status, now) else str(status["run"].get("state", "not started"))
-        gateway = read_json(self.paths.gateway_json) or {}
-        if not {"host", "port"} <= gateway.keys():
-            raise UserError(
-                f"the run {self.name} has no gateway{' yet' if gateway else ''}: start it with SAC_GATEWAY_PORT=0 "
-                "to let others join, or wait until it is up"
-            )
         # On a cluster the login is on one machine, and the run on another.
-        is_there = status["run"].get("host") == host_name
-        self.gateway = f"{'127.0.0.1' if is_there else gateway['host']}:{int(gateway['port'])}"
-        self.credentials = self._find_credentials()
+        gateway = gateway_address(self.paths, machine)
+        if gateway is None:
+            raise UserError(
+                f"the run {self.name} has no gateway: start it with SAC_GATEWAY_PORT=0 to let others join, or wait "
+                "until it is up"
+            )
+        self.gateway = gateway
+        if not (self.paths.credentials / KEY).exists():
+            raise UserError(
+                f"{self.name}/credentials can't be read or is missing: log in as the user who has started the run; "
+                "where SAC_CREDENTIALS_DIR has others, join with --server, --credentials"
+            )
 
     def tunnel(self) -> SshTunnel:
         """Opens one to the gateway.
@@ -132,13 +140,12 @@ class SshRun:
             "SAC_CONFIG": str(self.paths.config),
         }
 
-    def _fetch(self) -> tuple[float, str]:
+    def _fetch(self, folder: str) -> tuple[float, str]:
         """Copies what is needed; returns the time there, in Unix seconds, and the machine's name."""
-        script = _FETCH.format(folder=self._folder).encode()
         try:
             result = subprocess.run(
                 [*_COMMAND, "--", self.host, "sh -s"],
-                input=script,
+                input=_FETCH.format(folder=folder).encode(),
                 capture_output=True,
                 timeout=_FETCH_SECS,
                 start_new_session=True,
@@ -166,16 +173,6 @@ class SshRun:
         if result.returncode not in (0, _CHANGED) or not self.paths.run_json.exists():
             raise UserError(f"the files of {self.name} can't be read by {self.host} ({words}): log in as their owner")
         return float(mark[1]), mark[2].decode(errors="replace")
-
-    def _find_credentials(self) -> Path:
-        folder = credentials.folder_of_client(self.paths.credentials)
-        if not (folder / f"{credentials.CLIENT}.pem").exists():
-            raise UserError(
-                f"{self.name}/credentials can't be read or has none for those who join: log in as the user who has "
-                "started the run; where it has certificates of its own (SAC_CREDENTIALS_DIR), join with --server, "
-                "--credentials"
-            )
-        return folder
 
 
 class SshTunnel:

@@ -20,8 +20,7 @@ from tfagents_system.experience.episodes import StoredEpisode
 from tfagents_system.replay.stored_ring import StoredRing, ring_folder
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.layout import Column, Layout
-from tfagents_system.transport.run_layout import run_layout
+from tfagents_system.transport.segments import Column, Layout, run_layout
 
 SPECS = "specs.pbtxt"  # Beside a ring: what its actions are in the environment.
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)

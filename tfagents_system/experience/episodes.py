@@ -11,8 +11,7 @@ import numpy as np
 
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
-from tfagents_system.transport.layout import Layout
-from tfagents_system.transport.segments import Segment
+from tfagents_system.transport.segments import Layout, Segment
 
 
 @dataclasses.dataclass

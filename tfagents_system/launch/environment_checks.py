@@ -51,8 +51,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.trainer_checkpoints import signature_of
-from tfagents_system.transport.layout import Layout
-from tfagents_system.transport.run_layout import run_layout
+from tfagents_system.transport.segments import Layout, run_layout
 from tfagents_system.worker.recording import takers_of
 from tfagents_system.workers import several_devices, several_vectors
 

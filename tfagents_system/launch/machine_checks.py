@@ -109,7 +109,7 @@ def _check_cpus(values: Mapping[str, Any], environ: Mapping[str, str], findings:
 
 
 def _check_gateway(values: Mapping[str, Any], findings: Findings) -> None:
-    """Port, certificates and password for those who join from other machines."""
+    """Port, credentials and password for those who join."""
     from tfagents_system.transport import credentials
 
     port = values["gateway_port"]
@@ -119,11 +119,11 @@ def _check_gateway(values: Mapping[str, Any], findings: Findings) -> None:
     if folder is None and "exp_dir" in values:
         folder = RunPaths(values["exp_dir"]).credentials
     if folder is not None and (folder.exists() or "credentials_dir" in values):
-        findings.error("gateway", *credentials.check_credentials(folder, credentials.SERVER))
+        findings.error("gateway", *credentials.check_credentials(folder))
     with findings.catching("gateway"):
         password = credentials.read_password(values.get("password_file"))
         asked = "and a password" if password else "without a password"
-        findings.fact("gateway", f"port {port or 'any free one'}, certificates in {folder}, {asked}")
+        findings.fact("gateway", f"port {port or 'any free one'}, credentials in {folder}, {asked}")
 
 
 def check_gpu(environ: Mapping[str, str], findings: Findings) -> None:

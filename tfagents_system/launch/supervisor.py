@@ -37,7 +37,7 @@ from tfagents_system.launch.forks import MARK_VARIABLE, ForkedProcess, RoleStart
 from tfagents_system.launch.run_status import RunStatus, or_why_not, say
 from tfagents_system.launch.vars_file import run_python_path
 from tfagents_system.machine import processes, watchdog
-from tfagents_system.machine.claims import Claims, claim_of, held_cpus
+from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.cpus import usable_gpus
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.processes import processes_of_run
@@ -69,7 +69,6 @@ _SAYS_WHY = re.compile(r"error: |[A-Za-z_][\w.]*(Error|Exception)(: |$)")
 # Open files: the replay server has 28 with 2 workers and 32 with 8, all others fewer.
 _FILES, _FILES_A_WORKER = 64, 4
 _PLAN_TRIES = 5
-_SLOT_SECS = 10.0
 _STEP_SECS = 0.2
 _LOCK_SECS = 1.0  # Between two looks at the lock.
 _SPEAK_SECS = 10.0
@@ -311,7 +310,7 @@ def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, loc
         _allow_open_files(_FILES + _FILES_A_WORKER * variables.slots.most)
         claims = Claims()
         plan = claim_cpus(variables, claims)
-        port = claim_port(variables, claims) if variables.trainer_server is None else 0
+        port = claims.take_port(variables.reverb_port) if variables.trainer_server is None else 0
         run_directory.write_start(paths, dataclasses.replace(variables, reverb_port=port))
         if is_tracked(vars(variables)):
             keep_tracked(paths, vars(variables))
@@ -345,23 +344,6 @@ def claim_cpus(variables: RunVariables, claims: Claims) -> CpuPlan:
     raise UserError(
         f"CPUs were taken by other runs {_PLAN_TRIES} times in a row while this one was planned: start again"
     )
-
-
-def claim_port(variables: RunVariables, claims: Claims) -> int:
-    """Claims a port, and the slots of the run's experts and evaluators at it.
-
-    Raises:
-      UserError: The port that is set is in use, or such a slot is; or no port is free.
-    """
-    port, numbers = claims.take_port(variables.reverb_port), list(variables.kinds_beside)
-    # A worker that has joined an earlier start may be about to end.
-    if not processes.wait_until(lambda: all([claims.take(claim_of(port, number)) for number in numbers]), _SLOT_SECS):
-        raise UserError(
-            f"SAC_EXPERT_WORKERS={variables.expert_workers} and SAC_EVAL_WORKERS={variables.eval_workers} need slots "
-            f"{numbers[0]} to {numbers[-1]} at port {port}, and a worker that has joined an earlier start has one of "
-            "them: end it, and start again"
-        )
-    return port
 
 
 class Supervisor:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from tfagents_system.experience.conversion import Conversion
     from tfagents_system.launch.environment_checks import Outcome
     from tfagents_system.launch.prepare import Preparation
-    from tfagents_system.transport.layout import Layout
+    from tfagents_system.transport.segments import Layout
 
 PARAMS, CONFIG = "params", "config"
 PRIOR, ANOTHER_RUN, EXPERTS = "prior data", "another run", "experts"

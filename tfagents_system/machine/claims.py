@@ -1,4 +1,4 @@
-"""What a run claims on its machine while it runs: CPU ids, a port, slots of workers; and who holds a claim or a lock.
+"""What a run claims on its machine while it runs: CPU ids and a port; who holds a claim or a lock; slots of workers.
 
 A claim is an abstract unix socket that listens: the kernel releases it when its process dies, however it dies. Every
 process in the same network namespace sees it, other users' too, as they see each other's ports. Containers that have
@@ -225,8 +225,8 @@ def lock(descriptor: int, path: Path, *, waits: bool = True) -> bool:
 #
 # A run has SAC_MAX_WORKERS slots. The first SAC_NUM_COLLECT_WORKERS are planned ones, and of these the first
 # SAC_LOCAL_WORKERS belong to the workers that the run itself starts. The next SAC_EXPERT_WORKERS are its experts', the
-# SAC_EVAL_WORKERS behind them its evaluators'; all others are for those who join. Whoever talks to the replay server
-# claims the slot on that server's machine: a worker of the same machine, or the gateway for a worker of another.
+# SAC_EVAL_WORKERS behind them its evaluators'; all others are for those who join, to whom the gateway gives them
+# (cluster/gateway.py).
 
 # Kinds of workers (see worker/worker.py). Only the first may have a planned slot: the run waits for its experience.
 COLLECT, EVAL, EXPERT, TEST = "collect", "eval", "expert", "test"
@@ -279,25 +279,3 @@ class SlotCounts:
         experts = f", SAC_EXPERT_WORKERS={self.experts}" if self.experts else ""
         evaluators = f", SAC_EVAL_WORKERS={self.evaluators}" if self.evaluators else ""
         return f"SAC_MAX_WORKERS={self.most}, SAC_NUM_COLLECT_WORKERS={self.planned}{experts}{evaluators}"
-
-
-def claim_of(port: int, slot: int) -> str:
-    """Name by which a slot is claimed on the machine of the replay server, whose port tells runs apart."""
-    return f"slot/{port}/{slot}"
-
-
-def take_slot(claims: Claims, port: int, counts: SlotCounts, kind: str, wanted: int | None = None) -> int:
-    """Claims a slot for a worker that joins: the `wanted` one if it is free and fits the kind, else the first of those.
-
-    Args:
-      claims: This process's, which holds none yet.
-      port: The replay server's on this machine, which tells runs apart.
-
-    Raises:
-      UserError: There is none.
-    """
-    fitting = counts.for_kind(kind)
-    for slot in [*([wanted] if wanted is not None and wanted in fitting else []), *fitting]:
-        if claims.take(claim_of(port, slot)):
-            return slot
-    raise UserError(counts.refusal(kind))

@@ -26,8 +26,7 @@ from tfagents_system.replay.stored_ring import StoredRing, differences, fitted
 from tfagents_system.run_files.kept_checkpoints import newest_complete
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
-from tfagents_system.transport.layout import Layout
-from tfagents_system.transport.segments import Segment
+from tfagents_system.transport.segments import Layout, Segment
 
 _SEGMENTS_AT_ONCE = 1000
 

@@ -30,7 +30,7 @@ from tfagents_system.replay.ring_header import DamagedHeaderError
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.kept_checkpoints import PRIORITIES, Checkpoint, newest_complete, why_lost
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.transport.layout import Layout
+from tfagents_system.transport.segments import Layout
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ORIGIN = "origin.json"

@@ -28,8 +28,7 @@ from tfagents_system.replay import ring_header
 from tfagents_system.replay.episode_index import EpisodeIndex
 from tfagents_system.replay.ring_files import RingFiles, row_ranges
 from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS
-from tfagents_system.transport.layout import Layout
-from tfagents_system.transport.segments import NEVER, Segment, WorkerRecord, bundled
+from tfagents_system.transport.segments import NEVER, Layout, Segment, WorkerRecord, bundled
 
 __all__ = ["INIT_ITERATION", "MAX_WORKERS", "NEVER", "OverwrittenError", "Ring", "WorkerRecord"]
 

@@ -21,7 +21,7 @@ from tfagents_system.machine.files import read_json, write_atomically, write_jso
 from tfagents_system.replay import ring_header
 from tfagents_system.replay.ring_header import HEADER, DamagedHeaderError
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.layout import Column, Layout, file_stem
+from tfagents_system.transport.segments import Column, Layout, file_stem
 
 DESCRIPTION = "layout.json"  # What a ring was made for.
 VERSION = 4

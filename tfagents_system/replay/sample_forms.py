@@ -21,7 +21,7 @@ from tfagents_system.replay.ring import STEP_FIRST, Ring, kind_of_step
 from tfagents_system.replay.samples import SampleArray, Samples, Sequences, Transitions
 from tfagents_system.replay.sampling import DrawSettings, choose_rows, draw_rows, first_row, observation_leaves
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.layout import Layout
+from tfagents_system.transport.segments import Layout
 
 
 class SampleForm(abc.ABC):

@@ -42,8 +42,7 @@ from tfagents_system.run_files.taken import taken_by
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import loopback, tables
 from tfagents_system.transport.connection import Connection
-from tfagents_system.transport.layout import Layout
-from tfagents_system.transport.run_layout import run_layout
+from tfagents_system.transport.segments import Layout, run_layout
 
 _MAX_BLOCK_BYTES = 32 * 2**20
 _MAX_BLOCK_MINIBATCHES = 100

@@ -46,7 +46,7 @@ class ReplayService:
     Attributes:
       time_shares: Where the loop's time goes.
       duplicates: Segments that were stored already.
-      malformed: Segments, requests and so on that were refused.
+      malformed: Items with segments, and requests, that were refused.
     """
 
     def __init__(
@@ -117,13 +117,10 @@ class ReplayService:
     def _measure(self, priorities: Priorities) -> None:
         """The TD errors of drawn steps become their priorities."""
         while (arrays := self._td_errors.get(0)) is not None:
-            try:
-                message = tables.TdErrors.from_wire(arrays)
-            except tables.MalformedMessageError as error:
-                self._refuse("message of TD errors", error)
-                continue
-            with self._ring.lock:
-                priorities.measure(message.rows.reshape(-1), message.errors.reshape(-1))
+            rows, errors = arrays
+            if np.isfinite(errors).all():  # Else training has diverged, and goes back to a checkpoint.
+                with self._ring.lock:
+                    priorities.measure(rows.reshape(-1), errors.reshape(-1))
 
     def drain(self, secs: float) -> None:
         """Takes in the segments still on their way, when the run stops."""
@@ -148,18 +145,18 @@ class ReplayService:
         return count > 0
 
     def _read_segments(self, arrays: Sequence[np.ndarray]) -> list[Segment]:
-        """What came from a worker, up to the first segment that can't be stored."""
-        segments: list[Segment] = []
+        """What came from a worker; nothing if any of it can't be stored."""
         try:
-            for segment in from_wire(arrays, self._ring.layout):
+            segments = from_wire(arrays, self._ring.layout)
+            for segment in segments:
                 if segment.worker_id >= min(self._max_workers, MAX_WORKERS):
                     raise MalformedSegmentError(f"worker {segment.worker_id} of at most {self._max_workers}")
                 if segment.num_rows > self._ring.max_segment_rows:
                     raise MalformedSegmentError(f"{segment.num_rows} rows, {self._ring.max_segment_rows} may be")
-                segments.append(segment)
+            return segments
         except MalformedSegmentError as error:
             self._refuse("segment", error)
-        return segments
+            return []
 
     def _store(self, segments: Sequence[Segment]) -> None:
         if self._order is None:
@@ -189,7 +186,7 @@ class ReplayService:
         while (arrays := self._requests.get(0)) is not None:
             try:
                 self._accept(tables.Request.from_wire(arrays))
-            except tables.MalformedMessageError as error:
+            except ValueError as error:
                 self._refuse("request", error)
         if not self._pending:
             return False
@@ -219,11 +216,9 @@ class ReplayService:
     def _accept(self, request: tables.Request) -> None:
         """Queues a request, by iteration; a newer trainer's, or a repeated one, replaces what it asks for again."""
         if request.iteration == tables.OFFLINE and (self._draw_settings.prior is None or request.count < 1):
-            raise tables.MalformedMessageError(
-                "this run has no prior data, or the number of offline updates is missing"
-            )
+            raise ValueError("this run has no prior data, or the number of offline updates is missing")
         if request.count == tables.AS_DUE and self._pacing.updates_per_env_step is None:
-            raise tables.MalformedMessageError("this run has no updates_per_env_step: say how many minibatches")
+            raise ValueError("this run has no updates_per_env_step: say how many minibatches")
         if request.session < self._latest_session:
             logging.warning("a request of session %d is of an earlier trainer and is ignored", request.session)
             return

@@ -21,8 +21,7 @@ from tfagents_system.replay.ring import (
     kind_of_step,
 )
 from tfagents_system.replay.ring_files import DESCRIPTION, RingFiles, row_ranges
-from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column, Layout
-from tfagents_system.transport.segments import Segment
+from tfagents_system.transport.segments import OPTIONAL_COLUMNS, Column, Layout, Segment
 
 
 class StoredRing(RingRows):

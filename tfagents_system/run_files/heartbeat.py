@@ -185,11 +185,6 @@ class Heartbeat:
         self._pending: dict[str, Any] | None = None
         self._timer: threading.Timer | None = None
         self._failed = False
-        self._tell: Callable[[dict[str, Any]], None] | None = None
-
-    def tell_too(self, tell: Callable[[dict[str, Any]], None] | None) -> None:
-        """Passes on every beat that is written from now on."""
-        self._tell = tell
 
     def beat(self, state: str, *, force: bool = False, **fields: Any) -> None:
         """Records what the role does now, the time of this beat, and when this state began (Unix seconds).
@@ -231,8 +226,6 @@ class Heartbeat:
             self._timer = None
         try:
             write_json(self._path, content)
-            if self._tell is not None:
-                self._tell(content)
         except (OSError, ValueError) as error:
             if not self._failed:
                 print(f"heartbeat {self._path}: {getattr(error, 'strerror', error)}", file=sys.stderr, flush=True)

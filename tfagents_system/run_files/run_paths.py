@@ -105,7 +105,7 @@ class RunPaths:
     logs = Below("logs", "`<role>.log`, the log of a role; every start appends to it")
     credentials = Below(
         "credentials",
-        "certificates of those who may join, unless SAC_CREDENTIALS_DIR has others (docs/explanations/security.md)",
+        "what those who join need, unless SAC_CREDENTIALS_DIR has it (docs/explanations/security.md)",
     )
     gateway_json = Below("gateway.json", "host and port at which other machines reach the run")
     videos = Below(
@@ -140,7 +140,7 @@ class RunPaths:
         return self.journals / f"{role}.journal"
 
     def slot(self, role: str) -> Path:
-        """Which number a worker had in the run that it has joined (see transport/joining.py)."""
+        """How a role is known to the run that it has joined (see transport/tunnel.py)."""
         return self.heartbeats / f"{role}.slot"
 
     def hang(self, role: str) -> Path:

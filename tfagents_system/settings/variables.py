@@ -257,8 +257,6 @@ class RunVariables:
     """folder of run directories, which are `<SAC_LOGS_DIR>/<SAC_EXP_NAME>`"""
     exp_dir: Annotated[Path, Variable(PATH, default="<SAC_LOGS_DIR>/<SAC_EXP_NAME>", is_internal=True)]
     """run directory"""
-    joined_run: Annotated[Path | None, Variable(PATH, is_internal=True)] = None
-    """of workers that join a run: its directory, where it can be seen"""
     reverb_port: Annotated[int | None, Variable(PORT, default="the first free one from 8008 upwards")] = None
     """TCP port of the replay server"""
     seed: Annotated[int, Variable(SEED_NUMBER)] = 0
@@ -311,14 +309,12 @@ class RunVariables:
     programs as you"""
     allow_login: Annotated[bool, Variable(FLAG, is_early=True)] = False
     """1: runs, sweeps and studies train on a cluster's login node, too"""
-    gateway_port: Annotated[
-        int | None, Variable(GATEWAY_PORT, default="no gateway: nothing of the run is reached from other machines")
-    ] = None
-    """TCP port at which workers on other machines reach the run, encrypted and authenticated; 0: any free one, which
+    gateway_port: Annotated[int | None, Variable(GATEWAY_PORT, default="no gateway: nobody can join the run")] = None
+    """TCP port at which workers that join reach the run, encrypted and authenticated; 0: any free one, which
     gateway.json in the run directory then names"""
     credentials_dir: Annotated[Path | None, Variable(PATH, default="<run directory>/credentials, made for it")] = None
-    """folder with ca.pem and, for the run, server.pem and server.key; for those who join, client.pem and client.key"""
-    password_file: Annotated[Path | None, Variable(PATH, default="no password: the certificates suffice")] = None
+    """folder with the certificate and key that a run and those who join it share: certificate.pem, key.pem"""
+    password_file: Annotated[Path | None, Variable(PATH, default="no password: the credentials suffice")] = None
     """file with a password of at least 12 characters that those who join must have as well; yours alone to read"""
     wandb: Annotated[
         str | None, Variable(WANDB_MODE, default="nothing is sent to Weights & Biases", example="offline")
@@ -544,8 +540,8 @@ def _check_trainer(values: dict[str, Any]) -> list[str]:
     if "credentials_dir" in values:
         return []
     return [
-        f"SAC_TRAINER_SERVER={server} needs SAC_CREDENTIALS_DIR: copy the folder credentials/client of the run "
-        "directory there, and set it to the copy"
+        f"SAC_TRAINER_SERVER={server} needs SAC_CREDENTIALS_DIR: copy the folder credentials of the run directory "
+        "there, and set it to the copy"
     ]
 
 

@@ -52,7 +52,7 @@ _TERMS = {
     **{name: key.path for key in KEYS.values() for name in re.findall(r"\bSAC_\w+", key.target)},
     "--set num_iter=N": "a larger MAX_EPOCHS or ROUNDS_PER_EPOCH",
     "set SAC_PASSWORD_FILE to a file with it": "copy config/password of the server's TmrlData to config/password here",
-    credentials.COPY_CLIENT: "copy the files in credentials/client of the server's TmrlData",
+    credentials.COPY_FOLDER: "copy the files in credentials of the server's TmrlData",
 }
 
 
@@ -142,11 +142,8 @@ def _drive(config: Config, command: str) -> int:
 def server_command(config: Config) -> list[str]:
     """What starts the replay server, and the gateway at PORT."""
     folder = Path(config.variables["SAC_CREDENTIALS_DIR"])
-    with contextlib.suppress(OSError):
-        folder.rmdir()  # An empty one, as --install makes it, is not there for ensure_credentials.
-    credentials.ensure_credentials(folder, config.values["RUN_NAME"])
-    if (client := folder / credentials.CLIENT).is_dir():  # Not the user's own certificates.
-        print(f"note: for each other machine: scp {shlex.quote(str(client))}/* HOST:TmrlData/credentials/")
+    credentials.make_credentials(folder, config.values["RUN_NAME"])
+    print(f"note: for each other machine: scp {shlex.quote(str(folder))}/* HOST:TmrlData/credentials/")
     names = ("SAC_MAX_WORKERS", "SAC_GATEWAY_PORT", "SAC_REVERB_PORT")
     variables = {"SAC_LOCAL_TRAINER": "0", "SAC_LOCAL_WORKERS": "0", **{name: config.variables[name] for name in names}}
     return _start(config, SERVER, variables)
@@ -228,15 +225,15 @@ def _server(config: Config, role: str) -> str:
         raise UserError(f"{local} is false, so PUBLIC_IP_SERVER must be the server's address, found {host!r}: set it")
     folder = Path(config.variables["SAC_CREDENTIALS_DIR"])
     for waited in range(WAIT_SECS):
-        has_certificate = (credentials.folder_of_client(folder) / f"{credentials.CLIENT}.pem").exists()
-        if not has_certificate and not config.values[local]:
+        has_key = (folder / credentials.KEY).exists()
+        if not has_key and not config.values[local]:
             raise UserError(
                 f"{folder} has no credentials for the server at {host}: start --server once, and copy the files in "
-                "credentials/client of its TmrlData into this folder"
+                "credentials of its TmrlData into this folder"
             )
         with contextlib.suppress(OSError):
             socket.create_connection((host, port), timeout=5.0).close()
-            if has_certificate:
+            if has_key:
                 return f"{host}:{port}"
         if waited % 60 == 0:
             print(f"waiting {waited} s for the server at {host}:{port}", flush=True)

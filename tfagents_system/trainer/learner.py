@@ -22,7 +22,7 @@ from tfagents_system.settings.variables import NETWORKS
 from tfagents_system.trainer.state import TrainerState, parts_of
 from tfagents_system.trainer.trainer_checkpoints import ReplaySnapshots, TrainerCheckpoints
 from tfagents_system.transport.connection import Connection
-from tfagents_system.transport.tables import OFFLINE, PRIORITIES, TdErrors
+from tfagents_system.transport.tables import OFFLINE, PRIORITIES
 
 
 class Learner:
@@ -146,7 +146,7 @@ class Learner:
     def _tell_errors(self, rows: np.ndarray, errors: np.ndarray) -> None:
         """Reports the TD errors `[K, B]` of a block and the rows that they are of, which become priorities."""
         if self._connection is not None and (rows >= 0).any():  # Else all of them are of prior data.
-            self._connection.put(PRIORITIES, TdErrors(rows, errors).to_wire())
+            self._connection.put(PRIORITIES, [rows, errors])
 
     def compile(self) -> None:
         """Compiles the update of a whole block.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import queue
@@ -68,12 +69,12 @@ class Waiting:
         if self._stop():
             raise StoppedError
         if waited >= self._deadline_secs:
-            raise ServerUnreachableError(f"waited {waited:.0f} s for {self._told()}: giving up")
+            raise ServerUnreachableError(f"waited {waited:.0f} s for {self._words()}: giving up")
         if waited >= self._speak_at:
-            logging.info("waiting %.0f s for %s", waited, self._told())
+            logging.info("waiting %.0f s for %s", waited, self._words())
             self._speak_at += _SPEAK_SECS
 
-    def _told(self) -> str:
+    def _words(self) -> str:
         return self._what if isinstance(self._what, str) else self._what()
 
 
@@ -286,10 +287,7 @@ class Reader:
 
     def get(self, timeout_secs: float) -> list[np.ndarray] | None:
         """The next item, or None if there is none in time."""
-        try:
-            return self._items.get(timeout=timeout_secs) if timeout_secs > 0 else self._items.get_nowait()
-        except queue.Empty:
-            return None
+        return _taken(self._items, timeout_secs)
 
     def _read_forever(self) -> None:
         while not self._closed.is_set():
@@ -336,32 +334,19 @@ class NewestReader:
             self._is_filled = bool(self._connection.size(self._table))
             if not self._is_filled:
                 return None
-        if (late := self._late()) is not None:
+        # What an earlier call has asked for but gave up is outdated, except over a line so slow that all are late.
+        late = _taken(self._items, 0.0)
+        if late is not None and self._connection.is_far:
             return late
-        try:
-            self._wanted.put_nowait(None)
-        except queue.Full:
-            pass  # The read of an earlier call is still under way.
-        try:
-            return self._items.get(timeout=timeout_secs)
-        except queue.Empty:
-            self._is_filled = False  # Perhaps the server was restarted.
-            return None
-
-    def _late(self) -> list[np.ndarray] | None:
-        """What an earlier call has asked for but gave up: outdated, except over a line so slow that all are late."""
-        try:
-            item = self._items.get_nowait()
-        except queue.Empty:
-            return None
-        return item if self._connection.is_far else None
+        self.wake()
+        item = _taken(self._items, timeout_secs)
+        self._is_filled = item is not None  # Else the server may have been restarted.
+        return item
 
     def wake(self) -> None:
-        """Lets the thread see that the connection is closed."""
-        try:
+        """Has the thread read once, unless it does already, or see that the connection is closed."""
+        with contextlib.suppress(queue.Full):
             self._wanted.put_nowait(None)
-        except queue.Full:
-            pass
 
     def _read_forever(self) -> None:
         while True:
@@ -374,6 +359,14 @@ class NewestReader:
                 time.sleep(_RECONNECT_SECS)
                 continue
             self._items.put(_arrays(sample))
+
+
+def _taken(items: queue.Queue[list[np.ndarray]], timeout_secs: float) -> list[np.ndarray] | None:
+    """The next item, or None if there is none in time."""
+    try:
+        return items.get(timeout=timeout_secs) if timeout_secs > 0 else items.get_nowait()
+    except queue.Empty:
+        return None
 
 
 def _arrays(sample: reverb.ReplaySample) -> list[np.ndarray]:

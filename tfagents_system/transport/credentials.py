@@ -1,12 +1,11 @@
-"""Who may join a run: certificates and a password.
+"""Who may join a run: whoever has its certificate and key, and knows its password.
 
     <exp_dir>/credentials (0700), or SAC_CREDENTIALS_DIR
-      ca.pem                    the only authority that both sides trust; its key is not kept
-      server.pem, server.key    of the gateway
-      client/                   ca.pem, client.pem and client.key of those who join
+      certificate.pem   shown by both sides; neither trusts any other one
+      key.pem           its private key
 
-A machine that can't read the folder needs a copy of `client`. Your own certificates use the same names: ca.pem,
-server.pem and server.key here, ca.pem, client.pem and client.key there.
+A machine that can't read the folder needs a copy of it. Gateway and joining machines have the same key, because a
+machine that joins can run programs as the run's user, and so read the gateway's anyway.
 """
 
 from __future__ import annotations
@@ -18,123 +17,94 @@ import ssl
 import stat
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import sync, write_atomically
-from tfagents_system.transport.tunnel import describe, tls_context
 
-SERVER, CLIENT = "server", "client"
+CERTIFICATE, KEY = "certificate.pem", "key.pem"
+COPY_FOLDER = "copy the folder credentials of the run directory from the run's machine"
 MIN_PASSWORD_CHARS = 12
 _MAX_PASSWORD_CHARS = 1000
-_OURS = "tfagents_system"  # The organization in certificates that were made here.
-_SERVER_NAME = "gateway.tfagents-system.invalid"  # In those certificates: they are valid at any address.
-_VALID_DAYS = 730
-COPY_CLIENT = "copy the folder credentials/client of the run directory from the run's machine"
-_CLOCK_DAYS = 1  # Clocks of other machines may be behind.
-_PROTOCOLS = {SERVER: ssl.PROTOCOL_TLS_SERVER, CLIENT: ssl.PROTOCOL_TLS_CLIENT}
-_USES = {SERVER: ExtendedKeyUsageOID.SERVER_AUTH, CLIENT: ExtendedKeyUsageOID.CLIENT_AUTH}
+# Without limits that matter: clocks of machines differ, and removing the folder is what shuts everybody out.
+_VALID = datetime.datetime(2000, 1, 1), datetime.datetime(9999, 12, 31)
 
 
 def make_credentials(folder: Path, run_name: str) -> None:
-    """Makes a certificate authority and the certificates of both sides; the folder is complete or absent.
+    """Makes a run's certificate and key unless they exist; the folder is complete or absent.
 
     Raises:
-      OSError: It can't be written, or already exists.
+      UserError: It can't be written.
     """
+    if (folder / CERTIFICATE).exists():
+        return
+    from cryptography import x509  # Not for the tunnel's program, whose start would take longer.
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, run_name[:64])])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), *_VALID)
+    certificate = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True).sign(key, hashes.SHA256())
+    encoding = serialization.Encoding.PEM
+    key_bytes = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(beside, ignore_errors=True)
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, _OURS),
-            x509.NameAttribute(NameOID.COMMON_NAME, f"{run_name} authority"[:64]),
-        ]
-    )
-    limits = x509.BasicConstraints(ca=True, path_length=0)
-    authority = _builder(name, name, key, key).add_extension(limits, True).sign(key, hashes.SHA256())
     try:
-        for side, of_side in ((SERVER, beside), (CLIENT, beside / CLIENT)):
-            of_side.mkdir(mode=0o700, parents=True)
-            _write(of_side / "ca.pem", authority.public_bytes(serialization.Encoding.PEM))
-            _write_pair(of_side, side, name, key)
-        for path in beside.rglob("*"):
+        beside.mkdir(mode=0o700, parents=True)
+        write_atomically(beside / CERTIFICATE, certificate.public_bytes(encoding), 0o600)
+        write_atomically(beside / KEY, key_bytes, 0o600)
+        for path in (*beside.iterdir(), beside):
             sync(path)
-        os.rename(beside, folder)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
-
-
-def ensure_credentials(folder: Path, run_name: str) -> None:
-    """Makes the run's credentials unless they exist.
-
-    Raises:
-      UserError: They can't be written.
-    """
-    if folder.exists():
-        return
-    try:
-        make_credentials(folder, run_name)
+        os.rename(beside, folder)  # In the place of an empty folder, too.
     except OSError as error:
-        if not folder.exists():  # Otherwise another process was faster.
+        if not (folder / CERTIFICATE).exists():  # Otherwise another process was faster.
             raise UserError(f"{folder} can't be made: {error.strerror}: make its parent writable") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
-def folder_of_client(folder: Path) -> Path:
-    """Where those of who joins are: in `folder` itself, or in the run's own folder."""
-    own = folder / CLIENT
-    return own if own.is_dir() else folder
-
-
-def server_context(folder: Path) -> ssl.SSLContext:
-    """TLS of the gateway: it accepts only clients with a certificate of this authority.
+def tls_context(protocol: ssl._SSLMethod, folder: Path) -> ssl.SSLContext:
+    """TLS 1.3 with the run's certificate, for a peer that has the same one.
 
     Raises:
-      UserError: With all findings about the files.
+      OSError: A file is missing, or is no certificate.
     """
-    if findings := check_credentials(folder, SERVER):
-        raise UserError(*findings)
-    context = tls_context(ssl.PROTOCOL_TLS_SERVER, folder, SERVER)
-    context.num_tickets = 0  # type: ignore[attr-defined]  # No session resumption: every connection authenticates.
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # The certificate is the run's, at any address.
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(folder / CERTIFICATE)
+    context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
     return context
 
 
-def server_name(folder: Path, host: str) -> str:
-    """The name that the gateway's certificate must bear: for certificates of the user's own, the host's."""
-    organization = _load(folder / "ca.pem").subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-    return _SERVER_NAME if [name.value for name in organization] == [_OURS] else host
-
-
-def check_credentials(folder: Path, side: str) -> list[str]:
-    """What is wrong with the files of one side, a sentence each; empty if nothing is.
-
-    Args:
-      folder: With the files.
-      side: SERVER or CLIENT.
-    """
+def check_credentials(folder: Path) -> list[str]:
+    """What is wrong with the files, a sentence each; empty if nothing is."""
     if not folder.is_dir():
-        return [f"SAC_CREDENTIALS_DIR={folder} is no folder: give the one with ca.pem, {side}.pem and {side}.key"]
-    key = folder / f"{side}.key"
-    missing = [name for name in ("ca.pem", f"{side}.pem", key.name) if not (folder / name).is_file()]
-    if missing:
-        remedy = COPY_CLIENT if side == CLIENT else "copy the run's there, or unset SAC_CREDENTIALS_DIR"
-        return [f"{folder} lacks {', '.join(missing)}: {remedy}"]
+        return [f"SAC_CREDENTIALS_DIR={folder} is no folder: give the one with {CERTIFICATE} and {KEY}"]
+    if missing := [name for name in (CERTIFICATE, KEY) if not (folder / name).is_file()]:
+        return [f"{folder} lacks {', '.join(missing)}: {COPY_FOLDER}"]
     findings = []
-    if problem := _others_may(key.stat(), 0o077):
-        findings.append(f"{key} {problem}: chmod 600 {key}")
+    if problem := _others_may((folder / KEY).stat(), 0o077):
+        findings.append(f"{folder / KEY} {problem}: chmod 600 {folder / KEY}")
     if problem := _others_may(folder.stat(), 0o022):
         findings.append(f"{folder} {problem}: chmod 700 {folder}")
     try:
-        tls_context(_PROTOCOLS[side], folder, side)
-        for name in ("ca.pem", f"{side}.pem"):
-            findings += _check_dates(folder / name)
-    except (OSError, ValueError) as error:
-        findings.append(f"ca.pem, {side}.pem and {key.name} in {folder} do not fit ({describe(error)}): copy all anew")
+        tls_context(ssl.PROTOCOL_TLS_CLIENT, folder)
+    except OSError as error:
+        findings.append(f"{CERTIFICATE} and {KEY} in {folder} do not fit ({describe(error)}): copy both anew")
     return findings
+
+
+def describe(error: BaseException) -> str:
+    """What went wrong on a connection or with its files, in plain words instead of the library's."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def read_password(path: Path | None) -> str:
@@ -163,47 +133,6 @@ def read_password(path: Path | None) -> str:
     return password
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, issuer_key: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(_now() - datetime.timedelta(days=_CLOCK_DAYS))
-        .not_valid_after(_now() + datetime.timedelta(days=_VALID_DAYS))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), False)
-    )
-
-
-def _write_pair(folder: Path, side: str, issuer: x509.Name, issuer_key: ec.EllipticCurvePrivateKey) -> None:
-    """A certificate of a side, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, side)])
-    certificate = (
-        _builder(subject, issuer, key, issuer_key)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
-        # A joining machine can't pose as the gateway, nor the gateway as one.
-        .add_extension(x509.ExtendedKeyUsage([_USES[side]]), True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(_SERVER_NAME)]), False)
-        .sign(issuer_key, hashes.SHA256())
-    )
-    _write(folder / f"{side}.pem", certificate.public_bytes(serialization.Encoding.PEM))
-    encoding, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    _write(folder / f"{side}.key", key.private_bytes(serialization.Encoding.PEM, encoding, plain))
-
-
-def _write(path: Path, content: bytes) -> None:
-    write_atomically(path, content, 0o600)
-
-
-def _load(path: Path) -> x509.Certificate:
-    return x509.load_pem_x509_certificate(path.read_bytes())
-
-
 def _others_may(rights: os.stat_result, forbidden: int) -> str:
     """What others may do with a file that must be private; empty if nothing is wrong."""
     if rights.st_uid not in (os.geteuid(), 0):
@@ -212,21 +141,3 @@ def _others_may(rights: os.stat_result, forbidden: int) -> str:
         what = "read" if forbidden & 0o044 else "changed"
         return f"can be {what} by others (mode {stat.S_IMODE(rights.st_mode):03o})"
     return ""
-
-
-def _check_dates(path: Path) -> list[str]:
-    first, last, now = _load(path).not_valid_before_utc, _load(path).not_valid_after_utc, _now()
-    if now > last:
-        return [
-            f"{path} expired on {last:%Y-%m-%d}: move the run's folder of credentials away, so that its next start "
-            "makes new ones, and copy these to the other machines"
-        ]
-    if now < first:
-        return [
-            f"{path} is valid from {first:%Y-%m-%d %H:%M} UTC, it is {now:%Y-%m-%d %H:%M}: set this machine's clock"
-        ]
-    return []
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)

@@ -24,7 +24,6 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
 
 import psutil
 import reverb
@@ -50,16 +49,7 @@ _REMEDY = (
 _NOT_CONFINED = f"the replay server can't be kept to this machine. {_WHY}: {_REMEDY}"
 
 
-class Server(Protocol):
-    """The part of a server that is used here."""
-
-    def stop(self) -> Any: ...
-
-
-_Server = TypeVar("_Server", bound=Server)
-
-
-def start_confined(start: Callable[[], _Server], port: int) -> _Server:
+def start_confined(start: Callable[[], reverb.Server], port: int) -> reverb.Server:
     """Starts a Reverb server that only this machine can reach.
 
     Args:
@@ -72,14 +62,9 @@ def start_confined(start: Callable[[], _Server], port: int) -> _Server:
     confine_bind()
     keep_other_users_out()
     server = start()
-    try:
-        found = listening()
-    except (psutil.Error, OSError) as error:
-        server.stop()
-        raise UserError(
-            f"where the replay server listens can't be read from /proc ({error}). {_WHY}: {_REMEDY}"
-        ) from None
-    if (open_ones := [where for where in found if not is_loopback(where[0])]) or port not in {p for _, p in found}:
+    addresses = listening()
+    open_ones = [(host, number) for host, number in addresses if not is_loopback(host)]
+    if open_ones or port not in [number for _, number in addresses]:
         server.stop()
         where = ", ".join(f"{host} port {number}" for host, number in open_ones) or "no port that can be seen"
         raise UserError(
@@ -90,11 +75,7 @@ def start_confined(start: Callable[[], _Server], port: int) -> _Server:
 
 
 def listening() -> list[tuple[str, int]]:
-    """Addresses and ports that this process listens on for TCP, from the kernel's tables.
-
-    Raises:
-      psutil.Error, OSError: They can't be read.
-    """
+    """Addresses and ports that this process listens on for TCP, from the kernel's tables."""
     connections = psutil.Process().net_connections("tcp")
     return [(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN]
 
@@ -231,7 +212,7 @@ class _ObjectInfo(ctypes.Structure):
 
 def _objects_in(folder: str) -> list[tuple[int, int]]:
     """Base address and address of the dynamic section of every loaded shared object below a folder."""
-    found: list[tuple[int, int]] = []
+    sections: list[tuple[int, int]] = []
 
     @_ON_OBJECT
     def on_object(info_address: int, size: int, data: int) -> int:
@@ -242,11 +223,11 @@ def _objects_in(folder: str) -> list[tuple[int, int]]:
                 header = ctypes.string_at(info.headers + index * _PROGRAM_HEADER_BYTES, _PROGRAM_HEADER_BYTES)
                 kind, _, _, address = struct.unpack_from("=IIQQ", header)
                 if kind == _PT_DYNAMIC:
-                    found.append((info.base, info.base + address))
+                    sections.append((info.base, info.base + address))
         return 0
 
     ctypes.CDLL(None).dl_iterate_phdr(on_object, None)
-    return found
+    return sections
 
 
 def _slots(base: int, dynamic: int, symbol: bytes) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Segments: runs of consecutive steps of one episode, as workers send them.
+"""Segments: runs of consecutive steps of one episode, as workers send them; and the columns that a step consists of.
 
 A segment of T new transitions holds T + 1 observations, so that every transition's next observation is in it. An item
 of the queue holds one segment or, where they are short, a bundle of several: an item costs the server several times
@@ -18,20 +18,210 @@ the steps that such samples start at or look back to. Each step is a start in ex
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import tree
 
-from tfagents_system.transport.layout import OPTIONAL_COLUMNS, Column, Layout
+from tfagents_system.checks.frame_stacks import FrameStack, frames_of_leaves, leaf_name
+from tfagents_system.policies.names import fit_names
+from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
 NEVER = -2  # iteration_done of a worker that has completed none.
-WIRE_VERSION = 4
-HEADER_FIELDS = 11
+_MAX_SEGMENT_STEPS = 1000
+_MAX_SEGMENT_BYTES = 16 * 2**20
+
+
+# Columns.
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One leaf of the observation or action nest.
+
+    Attributes:
+      name: Path in the nest, such as `observation/camera`.
+      shape: Shape of one step.
+      dtype: Name of the NumPy dtype.
+      count: Of an action that is the number of one of so many; None: values are not limited.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    count: int | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """What a ring says of it."""
+        return dataclasses.asdict(self)
+
+    @property
+    def is_image(self) -> bool:
+        """Pixels `[height, width, channels]`, of which frames can be stacked."""
+        return self.dtype == "uint8" and len(self.shape) == 3
+
+    @property
+    def step_bytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+# Columns that a run has only if something asks for them, by the attribute of Layout, Segment and so on that has them.
+OPTIONAL_COLUMNS = {
+    "returns": Column("return", (), "float32"),
+    "explored": Column("explored", (), "uint8", count=2),
+    "potential": Column("potential", (), "float32"),
+    "episode": Column("episode", (2,), "int64"),  # In the ring; a segment has one row for all of its rows.
+}
+_OF_STEPS = (Column("reward", (), "float32"), Column("discount", (), "float32"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The columns of an environment's experience, in the order of the flattened nests.
+
+    Attributes:
+      observation: Of each observation.
+      action: Of each transition.
+      returns: None, or one more column of each transition: the discounted sum of the episode's rewards up to it.
+      explored: None, or one more of each transition: 1 where the action is another one than the policy's greedy one.
+      potential: None, or one more of each observation: what TrainParams.potential says of it.
+      episode: None, or one more of each observation: of which episode it is, and where in it (replay/episode_index.py).
+      leaves: The names by which `frame_stack` knows the observation's columns.
+    """
+
+    observation: tuple[Column, ...]
+    action: tuple[Column, ...]
+    returns: Column | None = None
+    explored: Column | None = None
+    potential: Column | None = None
+    episode: Column | None = None
+    leaves: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+
+    @classmethod
+    def from_specs(cls, observation_spec: Any, action_spec: Any, optional: Collection[str] = ()) -> Layout:
+        """Builds the layout from nests of specs (ArraySpec or TensorSpec, without batch dimension).
+
+        Args:
+          optional: The names of those of OPTIONAL_COLUMNS that it has.
+        """
+        more: dict[str, Any] = {name: OPTIONAL_COLUMNS[name] for name in optional}
+        leaves = tuple(leaf_name(path) for path, _ in tree.flatten_with_path(observation_spec))
+        columns = _columns("observation", observation_spec), _columns("action", action_spec, _count)
+        return cls(*columns, **more, leaves=leaves)
+
+    @classmethod
+    def from_columns(cls, columns: Sequence[Column]) -> Layout:
+        """That of a ring which has these columns."""
+
+        def of(root: str) -> tuple[Column, ...]:
+            return tuple(column for column in columns if column.name == root or column.name.startswith(f"{root}/"))
+
+        optional: dict[str, Any] = {name: column for name, column in OPTIONAL_COLUMNS.items() if of(column.name)}
+        return cls(of("observation"), of("action"), **optional)
+
+    @functools.cached_property
+    def optional(self) -> tuple[str, ...]:
+        """The attributes of the columns behind the action's that this layout has, in their order."""
+        return tuple(name for name in OPTIONAL_COLUMNS if getattr(self, name) is not None)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All, in the order of the ring's files and of a segment's arrays."""
+        return self.observation + self.action + tuple(OPTIONAL_COLUMNS[name] for name in self.optional)
+
+    @functools.cached_property
+    def on_the_wire(self) -> tuple[Column, ...]:
+        """What a segment's arrays hold, in their order, after its header."""
+        return _OF_STEPS + self.columns
+
+    def lengths(self, steps: int, rows: int) -> list[int]:
+        """Of these arrays, for so many transitions and observations."""
+        own = [rows] * len(self.observation) + [steps] * len(self.action)
+        others = {"potential": rows, "episode": 1}
+        return [steps] * len(_OF_STEPS) + own + [others.get(name, steps) for name in self.optional]
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes that one step takes in the ring, all columns together."""
+        own = sum(column.step_bytes for column in self.columns)
+        return own + 4 + 4 + 4 + 1 + 4  # reward, discount, steps_left, step_type, crc
+
+    def frames(self, frame_stack: FrameStack) -> tuple[int, ...]:
+        """The frames of each column of the observation that networks see at once."""
+        return frames_of_leaves(self.leaves, [column.is_image for column in self.observation], frame_stack)
+
+    def stacked_step_bytes(self, frame_stack: FrameStack) -> int:
+        """Bytes that one step takes in a minibatch, each stacked column with the frames before it."""
+        columns = zip(self.observation, self.frames(frame_stack), strict=True)
+        return self.step_bytes + sum((frames - 1) * column.step_bytes for column, frames in columns)
+
+    def history_rows(self, frame_stack: FrameStack) -> int:
+        """Most observations before a segment that starts within an episode: its first steps are stacked, too."""
+        return max(self.frames(frame_stack), default=1) - 1
+
+    def max_segment_steps(self, sequence_length: int | None) -> int:
+        """Most steps of a segment: limited in bytes, but never too short for two training sequences."""
+        return max(2 * (sequence_length or 0), 1, min(_MAX_SEGMENT_STEPS, _MAX_SEGMENT_BYTES // self.step_bytes))
+
+    def num_segments(self, steps: int, sequence_length: int | None) -> int:
+        """Segments of an episode of so many steps, as `SegmentBuilder` cuts it."""
+        return -(-steps // self.max_segment_steps(sequence_length))
+
+
+def run_layout(params: TrainParamsBase, observation_spec: Any, action_spec: Any) -> Layout:
+    """The columns of a run's experience, which its workers and replay server have alike.
+
+    Args:
+      observation_spec, action_spec: Of the environment: nests without batch dimension.
+    """
+    form = params.sample_form_ctor()
+    needed = {
+        "returns": params.normalize_rewards,
+        "explored": form.cuts_at_exploration,
+        "potential": has_potential(params),
+        "episode": form.hindsight is not None,
+    }
+    return Layout.from_specs(observation_spec, action_spec, [name for name, is_needed in needed.items() if is_needed])
+
+
+def file_stem(name: str) -> str:
+    """Of the column's file in the ring."""
+    return name.replace("/", ".")
+
+
+def _columns(root: str, spec: Any, count: Callable[[Any], int | None] = lambda leaf: None) -> tuple[Column, ...]:
+    leaves = tree.flatten_with_path(spec)
+    # Renamed only if two columns would share a file, on file systems that ignore case as well.
+    wanted = ["/".join([root, *map(str, path)]) for path, _ in leaves]
+    names = fit_names(wanted, also_allowed="/.-")
+    columns = []
+    for name, (_, leaf) in zip(names, leaves, strict=True):
+        dtype = getattr(leaf.dtype, "as_numpy_dtype", leaf.dtype)
+        columns.append(Column(name, tuple(int(size) for size in leaf.shape), np.dtype(dtype).name, count(leaf)))
+    return tuple(columns)
+
+
+def _count(action: Any) -> int | None:
+    """Of an agent's spec of an action: how many there are, of which each has a number."""
+    dtype = np.dtype(getattr(action.dtype, "as_numpy_dtype", action.dtype))
+    return int(action.maximum) + 1 if dtype.kind in "iu" else None
+
+
+# Segments.
+
+# What a segment's row of the headers holds: numbers, each with its least value, and flags.
+_NUMBERS = {
+    **{"worker_id": 0, "incarnation": 1, "number": 0, "iteration": -1},
+    **{"num_steps": 1, "history": 0, "lead": 0, "context": 0, "deferred": 0},
+}
+_FLAGS = ("end_of_iteration", "starts_episode", "ends_episode", "held_out")
 
 
 class MalformedSegmentError(ValueError):
-    """A segment whose arrays do not fit the layout; it is refused as a whole."""
+    """A segment whose arrays do not fit the layout; its item is refused as a whole."""
 
 
 @dataclasses.dataclass
@@ -116,21 +306,8 @@ class Segment:
 
     @property
     def header(self) -> list[int]:
-        """The first array on the wire: all that is no column."""
-        flags = self.end_of_iteration | self.starts_episode << 1 | self.ends_episode << 2 | self.held_out << 3
-        return [
-            WIRE_VERSION,
-            self.worker_id,
-            self.incarnation,
-            self.number,
-            self.iteration,
-            flags,
-            self.num_steps,
-            self.history,
-            self.lead,
-            self.context,
-            self.deferred,
-        ]
+        """Its row in the first array on the wire: all that is no column."""
+        return [getattr(self, name) for name in (*_NUMBERS, *_FLAGS)]
 
 
 def bundled(segments: Iterable[Segment], max_rows: int) -> Iterator[list[Segment]]:
@@ -156,8 +333,8 @@ def to_wire(segments: Sequence[Segment]) -> list[np.ndarray]:
     return [headers, *(np.concatenate(arrays) for arrays in columns)]
 
 
-def from_wire(arrays: Sequence[np.ndarray], layout: Layout) -> Iterator[Segment]:
-    """Reads what `to_wire` made. Segments before a malformed one come before the error, those after it do not come.
+def from_wire(arrays: Sequence[np.ndarray], layout: Layout) -> list[Segment]:
+    """Reads what `to_wire` made.
 
     Raises:
       MalformedSegmentError: The number, dtype or shape of an array is wrong, a float is not finite, or an action is
@@ -166,89 +343,58 @@ def from_wire(arrays: Sequence[np.ndarray], layout: Layout) -> Iterator[Segment]
     columns = layout.on_the_wire
     _require(len(arrays) == 1 + len(columns), f"expected {1 + len(columns)} arrays but found {len(arrays)}")
     headers, *arrays = arrays
-    fields, malformed = _read_headers(headers)
+    fields = _read_headers(headers)
     ends = [[0] * len(columns)]
     for header in fields:
-        ends.append(list(map(operator.add, ends[-1], layout.lengths(*_steps_and_rows(header)))))
-    for place, (column, length) in enumerate(zip(columns, ends[-1], strict=True)):
-        if malformed is not None and arrays[place].ndim:  # What comes behind the place of that header is not known.
-            arrays[place] = arrays[place][:length]
-        array, expected = arrays[place], (length, *column.shape)
+        steps = header["lead"] + header["num_steps"]
+        lengths = layout.lengths(steps, header["history"] + steps + 1)
+        ends.append(list(map(operator.add, ends[-1], lengths)))
+    for column, length, array in zip(columns, ends[-1], arrays, strict=True):
+        expected = (length, *column.shape)
         _require(
             array.dtype == np.dtype(column.dtype) and array.shape == expected,
             f"{column.name}: expected {column.dtype} {expected} but found {array.dtype} {array.shape}",
         )
-    pairs = zip(arrays, columns, strict=True)
-    suspects = [place for place, pair in enumerate(pairs) if not _has_right_values(*pair)]
-    for header, first, last in zip(fields, ends[:-1], ends[1:], strict=True):
-        parts = [array[start:end] for array, start, end in zip(arrays, first, last, strict=True)]
-        for place in suspects:
-            column = columns[place]
-            rule = "are finite" if column.count is None else f"are from 0 to {column.count - 1}"
-            _require(_has_right_values(parts[place], column), f"{column.name}: not all values {rule}")
-        yield _segment(header, parts, layout)
-    if malformed is not None:
-        raise malformed
+        rule = "are finite" if column.count is None else f"are from 0 to {column.count - 1}"
+        _require(_has_right_values(array, column), f"{column.name}: not all values {rule}")
+    return [
+        _segment(header, [array[start:end] for array, start, end in zip(arrays, first, last, strict=True)], layout)
+        for header, first, last in zip(fields, ends[:-1], ends[1:], strict=True)
+    ]
 
 
-def _read_headers(headers: np.ndarray) -> tuple[list[tuple[int, ...]], MalformedSegmentError | None]:
-    """Those before the first malformed one, without the version, and what is wrong with that one."""
+def _read_headers(headers: np.ndarray) -> list[dict[str, int]]:
+    names = (*_NUMBERS, *_FLAGS)
     _require(
-        headers.dtype == np.int64 and headers.ndim == 2 and headers.shape[1] == HEADER_FIELDS and len(headers) > 0,
-        f"expected headers int64 (N, {HEADER_FIELDS}) but found {headers.dtype} {headers.shape}",
+        headers.dtype == np.int64 and headers.ndim == 2 and headers.shape[1] == len(names) and len(headers) > 0,
+        f"expected headers int64 (N, {len(names)}) but found {headers.dtype} {headers.shape}",
     )
-    read: list[tuple[int, ...]] = []
-    try:
-        for version, *fields in headers.tolist():
-            _require(version == WIRE_VERSION, f"expected version {WIRE_VERSION} but found {version}")
-            worker_id, incarnation, number, iteration, flags, new_steps, *parts = fields
-            history, lead, context, deferred = parts
-            _require(
-                worker_id >= 0 and incarnation >= 1 and number >= 0 and iteration >= -1 and 0 <= flags < 32,
-                f"impossible header {fields}",
-            )
-            _require(min(parts) >= 0 and (history == 0 or not flags & 2), f"impossible history or lead in {fields}")
-            _require(
-                new_steps >= 1
-                and context <= lead
-                and context + deferred <= lead + new_steps
-                and not (deferred and flags & 4),
-                f"impossible steps in {fields}",
-            )
-            read.append(tuple(fields))
-    except MalformedSegmentError as error:
-        return read, error
-    return read, None
+    fields = [dict(zip(names, row, strict=True)) for row in headers.tolist()]
+    for header in fields:
+        lead, context, deferred = header["lead"], header["context"], header["deferred"]
+        _require(
+            all(header[name] >= least for name, least in _NUMBERS.items())
+            and all(header[name] in (0, 1) for name in _FLAGS)
+            and not (header["history"] and header["starts_episode"])
+            and not (deferred and header["ends_episode"])
+            and context <= lead
+            and context + deferred <= lead + header["num_steps"],
+            f"impossible header {header}",
+        )
+    return fields
 
 
-def _steps_and_rows(fields: Sequence[int]) -> tuple[int, int]:
-    """Transitions and observations of a segment with this header, those of its lead and history included."""
-    _, _, _, _, _, new_steps, history, lead, _, _ = fields
-    return lead + new_steps, history + lead + new_steps + 1
-
-
-def _segment(fields: Sequence[int], arrays: Sequence[np.ndarray], layout: Layout) -> Segment:
-    worker_id, incarnation, number, iteration, flags, _, history, lead, context, deferred = fields
+def _segment(header: Mapping[str, int], arrays: Sequence[np.ndarray], layout: Layout) -> Segment:
     split = 2 + len(layout.observation)
     end = split + len(layout.action)
+    values: dict[str, Any] = {name: header[name] for name in _NUMBERS if name != "num_steps"}  # The arrays say that.
+    values |= {name: bool(header[name]) for name in _FLAGS} | dict(zip(layout.optional, arrays[end:], strict=True))
     return Segment(
-        worker_id=worker_id,
-        incarnation=incarnation,
-        number=number,
-        iteration=iteration,
-        end_of_iteration=bool(flags & 1),
-        starts_episode=bool(flags & 2),
-        ends_episode=bool(flags & 4),
+        **values,
         observation=list(arrays[2:split]),
         action=list(arrays[split:end]),
         reward=arrays[0],
         discount=arrays[1],
-        held_out=bool(flags & 8),
-        history=history,
-        lead=lead,
-        context=context,
-        deferred=deferred,
-        **dict(zip(layout.optional, arrays[end:], strict=True)),
     )
 
 

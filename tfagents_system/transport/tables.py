@@ -4,7 +4,7 @@
     requests      trainer -> replay    queue   "the minibatches of iteration i" (`Request`)
     blocks        replay  -> trainer   queue   minibatches (`Block`)
     snapshots     trainer -> replay    queue   "your part of this checkpoint" (`Snapshot`)
-    priorities    trainer -> replay    queue   TD errors of drawn steps (`TdErrors`)
+    priorities    trainer -> replay    queue   `[K, B]`: numbers of rows, int64, and their |TD error|, float32
     status        replay  -> all       newest  what is stored from each worker (`Stored`)
     progress      trainer -> all       newest  how far the trainer has come (`Progress`)
     news_<i>      trainer -> worker i  news    the same, to wake it
@@ -21,7 +21,6 @@ holds the newest item until it is read once, so that its reader can sleep until 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -43,7 +42,6 @@ REPORTS = "reports"
 MAX_BLOCKS = 2  # Few, because they are large.
 # Items a queue holds before writers must wait.
 _QUEUES = {SEGMENTS: 1000, REQUESTS: 100, BLOCKS: MAX_BLOCKS + 1, SNAPSHOTS: 100, PRIORITIES: 100, REPORTS: 10_000}
-_CHECKPOINT = re.compile(rb"[A-Za-z0-9_]{1,100}")  # Cannot name a path outside the checkpoints' folder.
 _NEWEST = (STATUS, PROGRESS, WEIGHTS, EVAL_WEIGHTS)
 
 
@@ -74,10 +72,6 @@ def _single_item_table(name: str, max_times_sampled: int) -> reverb.Table:
 
 AS_DUE = -1  # As many minibatches as updates_per_env_step requires.
 OFFLINE = -1  # The iteration before the first, whose minibatches are of prior data alone.
-
-
-class MalformedMessageError(ValueError):
-    """A message whose arrays are malformed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,21 +105,11 @@ class Request:
         return max(0, self.updates + self.ratio_offset)
 
     def to_wire(self) -> list[np.ndarray]:
-        return [_row(self)]
+        return [np.array(dataclasses.astuple(self), np.int64)]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Request:
-        """Reads what `to_wire` made.
-
-        Raises:
-          MalformedMessageError: It is anything else.
-        """
-        request = cls(*(int(value) for value in _only_array(arrays, np.int64, len(dataclasses.fields(cls)))))
-        iteration = 0 if request.iteration == OFFLINE else request.iteration
-        others = dataclasses.astuple(dataclasses.replace(request, count=0, ratio_offset=0, iteration=iteration))
-        if min(others) < 0 or (request.count < 1 and request.count != AS_DUE):
-            raise MalformedMessageError(f"impossible request {request}")
-        return request
+        return cls(*arrays[0].tolist())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,45 +129,7 @@ class Snapshot:
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Snapshot:
-        """Reads what `to_wire` made.
-
-        Raises:
-          MalformedMessageError: It is anything else, or is not allowed as a folder's name.
-        """
-        name = _only_array(arrays[:1], np.uint8, None).tobytes()
-        if not _CHECKPOINT.fullmatch(name):
-            raise MalformedMessageError(f"not the name of a checkpoint: {name[:100]!r}")
-        return cls(name.decode(), bool(_only_array(arrays[1:], np.int64, 1)[0]))
-
-
-@dataclasses.dataclass(frozen=True)
-class TdErrors:
-    """The trainer tells how wrong its critics were about the steps of minibatches.
-
-    Attributes:
-      rows: `[K, B]` int64: numbers of rows of the ring, negative ones of none.
-      errors: `[K, B]` float32: |TD error|, finite.
-    """
-
-    rows: np.ndarray
-    errors: np.ndarray
-
-    def to_wire(self) -> list[np.ndarray]:
-        return [self.rows, self.errors]
-
-    @classmethod
-    def from_wire(cls, arrays: Sequence[np.ndarray]) -> TdErrors:
-        """Reads what `to_wire` made.
-
-        Raises:
-          MalformedMessageError: It is anything else.
-        """
-        rows, errors = arrays if len(arrays) == 2 else (np.zeros(0), np.zeros(0))
-        if rows.dtype != np.int64 or errors.dtype != np.float32 or rows.ndim != 2 or rows.shape != errors.shape:
-            raise MalformedMessageError("expected numbers of rows [K, B] int64 and as many TD errors float32")
-        if not np.all((errors >= 0) & np.isfinite(errors)):
-            raise MalformedMessageError("a TD error below 0, or one that is not finite")
-        return cls(rows, errors)
+        return cls(arrays[0].tobytes().decode(), bool(arrays[1][0]))
 
 
 @dataclasses.dataclass
@@ -220,8 +166,8 @@ class Block:
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
-        session, iteration, first, count, env_steps, total, held_out, init_steps = (int(value) for value in arrays[0])
-        return cls(session, iteration, first, count, env_steps, total, held_out, list(arrays[1:]), init_steps)
+        *numbers, init_steps = arrays[0].tolist()
+        return cls(*numbers, list(arrays[1:]), init_steps)
 
     @classmethod
     def empty(cls) -> Block:
@@ -254,20 +200,13 @@ class Progress:
     memory: tuple[int, int] = (0, 0)
 
     def to_wire(self) -> list[np.ndarray]:
-        row = [self.session, self.iteration, self.train_step, self.eval_iteration]
-        row += [self.paced_updates, self.paced_steps, self.run, *self.memory]
-        return [np.array(row, np.int64)]
+        *numbers, memory = dataclasses.astuple(self)
+        return [np.array([*numbers, *memory], np.int64)]
 
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Progress:
-        """Reads what `to_wire` made.
-
-        Raises:
-          MalformedMessageError: It is anything else.
-        """
-        *ids, updates, steps, run, pid, descriptor = _only_array(arrays, np.int64, 9).tolist()
-        session, iteration, train_step, eval_iteration = ids
-        return cls(session, iteration, train_step, eval_iteration, updates, steps, run, (pid, descriptor))
+        *numbers, pid, descriptor = arrays[0].tolist()
+        return cls(*numbers, (pid, descriptor))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,21 +245,5 @@ class Stored:
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Stored:
         head, workers = arrays
-        server, env_steps, checkpoint_wanted, received = (int(value) for value in head)
+        server, env_steps, checkpoint_wanted, received = head.tolist()
         return cls(server, env_steps, workers, bool(checkpoint_wanted), received)
-
-
-def _row(message: Request) -> np.ndarray:
-    return np.array(dataclasses.astuple(message), np.int64)
-
-
-def _only_array(arrays: Sequence[np.ndarray], dtype: type, length: int | None) -> np.ndarray:
-    """The one array of a message, if it has this dtype, one dimension, and this length."""
-    if len(arrays) != 1:
-        raise MalformedMessageError(f"expected 1 array but found {len(arrays)}")
-    array = arrays[0]
-    if array.dtype != dtype or array.ndim != 1 or length not in (None, len(array)):
-        raise MalformedMessageError(
-            f"expected {np.dtype(dtype)} ({'any' if length is None else length},) but found {array.dtype} {array.shape}"
-        )
-    return array

@@ -1,4 +1,4 @@
-"""The tunnel of a role that joins a run from another machine, and the program that it is.
+"""How a role joins a run: what both ends say, the role's end of the wire, and the program in between.
 
     worker --Unix socket--> tunnel, its child ==TLS 1.3==> gateway --127.0.0.1--> replay server
 
@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -28,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,29 +39,38 @@ from absl import logging
 import tfagents_system
 from tfagents_system.checks.findings import Findings
 from tfagents_system.errors import UserError
-from tfagents_system.machine.files import json_text
+from tfagents_system.machine.files import read_json, write_json
+from tfagents_system.transport.credentials import check_credentials, describe, read_password, tls_context
 
 if TYPE_CHECKING:
     from tfagents_system.run_files.run_paths import RunPaths
     from tfagents_system.settings.overrides import Overrides
+    from tfagents_system.settings.resolved import Settings
+    from tfagents_system.transport.connection import Connection
 
 DATA, CHECK = "data", "check"  # Kinds of connections beside the kinds of roles.
+LEAVES = b'"leaves"\n'  # A role says that it will not return.
 SLOT_LOST = "slot_lost"  # The reason of a refusal after which a worker's process begins anew.
-PING_SECS, SILENCE_SECS = 5.0, 30.0
+SILENCE_SECS = 30.0
 PIECE_BYTES = 2**18
 NAME = "server"  # Of findings on the way to a gateway.
+_BEAT_SECS = 2.0
 _CONNECT_SECS = 10.0
 _HOLD_SECS = 60.0
 _RETRY_SECS = 2.0
 _FAREWELL_SECS = 5.0
 _SPEAK_SECS = 60.0
-_LONGEST_FOLDER = 60  # A Unix socket's path has at most 107 bytes.
+_START_DEADLINE_SECS = 600.0
+_POLL_SECS = 0.05
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+# What both ends say.
+
+
 class Hello(msgspec.Struct, omit_defaults=True):
-    """The first line of each connection to the gateway.
+    """The first line of each connection to the gateway. In a session heartbeats follow, and empty lines as pings.
 
     Attributes:
       kind: A worker's kind, `trainer`, or one of DATA and CHECK.
@@ -89,13 +99,11 @@ class Welcome(msgspec.Struct):
       slot: The worker's number; None if this kind has none.
       settings: What a role that joins takes over, see `Settings.shared`.
       run: The run's number in run.json, which another run of the same name does not have.
-      gateway: Start of the gateway's process, in ns.
     """
 
     slot: int | None
     settings: dict[str, Any]
     run: int
-    gateway: int
 
 
 class Refused(msgspec.Struct):
@@ -113,11 +121,11 @@ class Refused(msgspec.Struct):
 
 
 class FromGateway(msgspec.Struct, omit_defaults=True):
-    """A line from the gateway, which the tunnel passes on to its role; an empty one answers a ping.
+    """A line from the gateway, which the tunnel passes on to its role; an empty one answers a heartbeat.
 
     Attributes:
       end: The run is over: `done`, or `stopped` (it may be resumed later).
-      down: From the tunnel alone: why the gateway can't be reached.
+      down: From the tunnel alone: why the gateway does not let the role in.
     """
 
     welcome: Welcome | None = None
@@ -126,36 +134,22 @@ class FromGateway(msgspec.Struct, omit_defaults=True):
     down: str | None = None
 
 
-class FromRole(msgspec.Struct, omit_defaults=True):
-    """A line from a role to the gateway; an empty one is a ping.
-
-    Attributes:
-      beat: The content of the role's heartbeat file, as JSON.
-      leaves: It will not return: its slot is free.
-    """
-
-    beat: str = ""
-    leaves: bool = False
-
-
 class Route(msgspec.Struct):
     """How a tunnel leads to its gateway; the first line of its program's standard input.
 
     Attributes:
-      server_name: The name that the gateway's certificate must have.
-      folder: With ca.pem, client.pem and client.key.
+      credentials: Folder with the run's certificate.
       hello: Of the session, with the password.
       socket: The Unix socket that the role dials.
-      parent: The role's pid.
+      heartbeat: The role's file, whose content the gateway gets.
     """
 
     host: str
     port: int
-    server_name: str
-    folder: str
+    credentials: str
     hello: Hello
     socket: str = ""
-    parent: int = 0
+    heartbeat: str = ""
 
 
 def identity_of(paths: RunPaths, overrides: Overrides) -> dict[str, str]:
@@ -167,31 +161,6 @@ def identity_of(paths: RunPaths, overrides: Overrides) -> dict[str, str]:
     # Without the variables, each machine's own, and defaults, which workers are told.
     contents["settings"] = json.dumps([overrides.params, overrides.config], sort_keys=True).encode()
     return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-
-
-def tls_context(protocol: ssl._SSLMethod, folder: Path, side: str) -> ssl.SSLContext:
-    """TLS 1.3 with the certificate of one side, which accepts no other side than one of the same authority.
-
-    Raises:
-      OSError: A file is missing, or is no certificate.
-    """
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(folder / "ca.pem")
-    context.load_cert_chain(folder / f"{side}.pem", folder / f"{side}.key")
-    return context
-
-
-def describe(error: BaseException) -> str:
-    """What went wrong, in plain words instead of the library's."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def line_of(message: msgspec.Struct) -> bytes:
@@ -217,53 +186,113 @@ async def copy_both_ways(one: Streams, other: Streams) -> None:
             writer.close()
 
 
-def keep_alive(writer: asyncio.StreamWriter) -> None:
-    """Small messages go at once, and a connection whose other machine has vanished ends within half a minute."""
-    connection = writer.get_extra_info("socket")
-    with contextlib.suppress(OSError):  # It has ended already.
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * SILENCE_SECS))
-
-
 def route_to(address: str, hello: Hello, credentials: Path, password_file: Path | None) -> Route:
     """The way to a gateway.
 
     Args:
       address: `host:port`, as in SAC_SERVER.
       hello: Who we are.
-      credentials: Folder with ca.pem, client.pem and client.key, or the run's own.
+      credentials: Folder with the run's certificate and key.
       password_file: The run's password, if it asks for one.
 
     Raises:
-      UserError: The credentials or the password can't be used, or the address is invalid.
+      UserError: The credentials or the password can't be used.
     """
-    from tfagents_system.transport import credentials as files  # The tunnel's program does without its libraries.
-
-    findings, password, folder = Findings(), "", files.folder_of_client(credentials)
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        rule = "must be host:port, such as node7:8100: gateway.json in the run directory has both"
-        findings.error(NAME, f"SAC_SERVER={address} {rule}")
-    findings.error(NAME, *files.check_credentials(folder, files.CLIENT))
+    findings, password = Findings(), ""
+    findings.error(NAME, *check_credentials(credentials))
     with findings.catching(NAME):
-        password = files.read_password(password_file)
+        password = read_password(password_file)
     if findings.errors:
         raise UserError(*findings.errors)
-    hello = msgspec.structs.replace(
-        hello, password=password, host=socket.gethostname()[:100], version=tfagents_system.__version__
-    )
-    return Route(host, int(port), files.server_name(folder, host), str(folder), hello)
+    host, _, port = address.rpartition(":")
+    here = {"host": socket.gethostname()[:100], "version": tfagents_system.__version__}
+    hello = msgspec.structs.replace(hello, password=password, **here)
+    return Route(host.removeprefix("[").removesuffix("]"), int(port), str(credentials), hello)
+
+
+# The path, tried before a role starts.
+
+
+def check_path(
+    address: str, credentials: Path, password_file: Path | None = None, identity: Mapping[str, str] | None = None
+) -> Findings:
+    """Findings on the path to a gateway: what it answers, or the first obstacle.
+
+    Args:
+      address, credentials, password_file: As of `route_to`.
+      identity: Of this side's inputs (see `identity_of`); None skips the comparison.
+    """
+    findings = Findings()
+    with findings.catching(NAME):
+        answer = _ask(route_to(address, Hello(CHECK, dict(identity or {})), credentials, password_file))
+        if answer.down is not None:
+            findings.error(NAME, answer.down)
+        elif answer.refused is not None:
+            findings.error(NAME, f"the gateway at {address} refuses us: {answer.refused.message}")
+        elif answer.welcome is None:
+            findings.error(NAME, f"the run at {address} is over ({answer.end})")
+        else:
+            same = " and the same inputs" if identity else ""
+            version = f"tfagents_system {tfagents_system.__version__}{same}"
+            findings.fact(NAME, f"the gateway at {address} lets us in: it has {version}")
+    return findings
+
+
+def refusals(address: str, credentials: Path, password_file: Path | None) -> list[str]:
+    """Why the gateway refuses this side whatever its inputs are, such as for a wrong password: told at once, before
+    slower checks. Nothing where it lets us in, or can't be asked yet.
+    """
+    with contextlib.suppress(UserError):
+        refused = _ask(route_to(address, Hello(CHECK), credentials, password_file)).refused
+        return [f"the gateway at {address} refuses us: {refused.message}"] if refused is not None else []
+    return []
+
+
+def _ask(route: Route, timeout_secs: float = 5.0) -> FromGateway:
+    """What the gateway says to our hello."""
+    try:
+        with (
+            socket.create_connection((route.host, route.port), timeout_secs) as plain,
+            tls_context(ssl.PROTOCOL_TLS_CLIENT, Path(route.credentials)).wrap_socket(plain) as tls,
+            tls.makefile("rb") as lines,
+        ):
+            tls.sendall(line_of(route.hello))
+            return msgspec.json.decode(lines.readline(2**20), type=FromGateway)
+    except (OSError, msgspec.MsgspecError) as error:
+        return FromGateway(down=_obstacle(route, error))
+
+
+def _obstacle(route: Route, error: Exception) -> str:
+    """What is between us and the gateway: the rule, what was found, the remedy."""
+    where, here = f"{route.host} port {route.port}", route.hello.host
+    if isinstance(error, socket.gaierror):
+        return f"{here} does not know the host {route.host} ({error.strerror}): give its address"
+    if isinstance(error, ConnectionRefusedError):
+        return (
+            f"nobody listens on {where}: is the run alive, with SAC_GATEWAY_PORT set, and is this the port in its "
+            "gateway.json?"
+        )
+    if isinstance(error, ssl.SSLError | ConnectionError | msgspec.MsgspecError):
+        return (
+            f"{where} does not prove to be the gateway of these credentials, or does not accept them "
+            f"({describe(error)}): is it another run's port, or are they another run's? Copy the run's credentials anew"
+        )
+    return f"{here} can't reach {where} ({describe(error)}): is there a firewall between, or is the host off?"
+
+
+# The role's end.
+
+
+class SlotLostError(Exception):
+    """While this worker was out of reach its slot was given to another one: a new process of it gets another slot."""
 
 
 class Tunnel:
-    """Runs the program and hears from it; starts it again when it has died.
+    """A role's place in the run that it has joined: runs the program, and hears from it.
 
     Args:
       address, hello, credentials, password_file: As of `route_to`.
+      heartbeat: The role's file.
 
     Attributes:
       socket: The path to dial.
@@ -271,46 +300,74 @@ class Tunnel:
       refused: Why it refuses us for good.
       end_of_run: `done` or `stopped` once the run is over, None before.
       down: Why the gateway does not let us in now; empty while it does.
+      connection: To the replay server, once it answers (see `join`).
+      settings: The role's own, with what it takes over from the run, likewise.
+      run: Of a trainer: the number of the run that its own directory belongs to, likewise.
 
     Raises:
       UserError: As of `route_to`.
     """
 
-    def __init__(self, address: str, hello: Hello, credentials: Path, password_file: Path | None) -> None:
+    connection: Connection
+    settings: Settings
+    run: int | None = None
+
+    def __init__(
+        self, address: str, hello: Hello, credentials: Path, password_file: Path | None, heartbeat: Path
+    ) -> None:
         self.address = address
         self._route = route_to(address, hello, credentials, password_file)
-        beside = None if len(tempfile.gettempdir()) <= _LONGEST_FOLDER else "/tmp"
-        self.socket = os.path.join(tempfile.mkdtemp(prefix="sac_tunnel_", dir=beside), "replay")  # In a 0700 folder.
-        self._route.socket, self._route.parent = self.socket, os.getpid()
+        # A folder of mode 0700 at a short path: that of a Unix socket has at most 107 bytes.
+        self.socket = os.path.join(tempfile.mkdtemp(prefix="sac_tunnel_", dir="/tmp"), "replay")
+        self._route.socket, self._route.heartbeat = self.socket, str(heartbeat)
         self.welcome: Welcome | None = None
         self.refused: Refused | None = None
         self.end_of_run: str | None = None
         self.down = "not connected yet"
-        self._lock = threading.Lock()
         self._is_closed = False
         self._process = self._start()
         threading.Thread(target=self._follow, name=f"tunnel to {address}", daemon=True).start()
 
-    def describe(self) -> str:
-        """Who can't reach whom, why, and what to check; empty if all is well."""
-        return self.down and (
-            f"{self._route.hello.kind} on {self._route.hello.host} can't reach the gateway at {self.address} "
-            f"({self.down}): check that the run is alive, that gateway.json in its directory has this address, and "
-            "that no firewall is between (--check tries the whole path)"
-        )
+    @property
+    def worker_id(self) -> int:
+        """The worker's number, which is its slot; -1 for the trainer."""
+        return -1 if self.welcome is None or self.welcome.slot is None else self.welcome.slot
 
-    def tell(self, heartbeat: Mapping[str, Any]) -> None:
-        """Passes a heartbeat on to the run, if the gateway is reached."""
-        self._write(FromRole(beat=json_text(heartbeat)))
+    def ended(self) -> str | None:
+        """Why the run is over for this role: `done` or `stopped`, if it says so; `replaced` for a trainer where another
+        run has taken its place (`--fresh`); `refused`, see `check`; else None.
+        """
+        if self.end_of_run is not None:
+            return self.end_of_run
+        return "replaced" if self._is_replaced() else "refused" if self.refused is not None else None
 
-    def close(self) -> None:
-        """Frees the slot; waits until the gateway has read all that was told before."""
+    def check(self) -> None:
+        """Raises:
+        UserError: The gateway refuses the role by now, or another run has taken the place of a trainer's.
+        SlotLostError: A worker's slot was given to another one.
+        """
+        if self._is_replaced():
+            raise UserError(
+                f"the run at {self.address} has begun anew since this trainer joined it: begin anew here, too (--fresh)"
+            )
+        if self.refused is not None:
+            text = f"the gateway at {self.address} refuses us: {self.refused.message}"
+            raise SlotLostError(text) if self.refused.reason == SLOT_LOST else UserError(text)
+
+    def leave(self) -> None:
+        """Frees the slot, after everything was sent; waits until the gateway has the last heartbeat."""
         self._is_closed = True
-        self._write(FromRole(leaves=True))
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
+            self._process.stdin.write(LEAVES)
+            self._process.stdin.flush()
             self._process.wait(2 * _FAREWELL_SECS)
         self._process.kill()
         shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
+
+    def _is_replaced(self) -> bool:
+        # Each start of the run sends its number anew: another one may have taken its place meanwhile.
+        return self.run is not None and self.welcome is not None and self.welcome.run != self.run
 
     def _start(self) -> subprocess.Popen[bytes]:
         # A session of its own: Ctrl-C must not reach it before its role has sent everything.
@@ -328,31 +385,20 @@ class Tunnel:
             process.stdin.flush()
         return process
 
-    def _write(self, message: FromRole) -> None:
-        with self._lock, contextlib.suppress(OSError, ValueError):  # It is started again.
-            assert self._process.stdin is not None
-            self._process.stdin.write(line_of(message))
-            self._process.stdin.flush()
-
     def _follow(self) -> None:
-        """In a thread of its own."""
-        while True:
+        """Hears from the program, and starts it again when it has died; in a thread of its own."""
+        while not self._is_closed:
             assert self._process.stdout is not None
             for line in self._process.stdout:
-                with contextlib.suppress(msgspec.MsgspecError):
+                with contextlib.suppress(msgspec.MsgspecError):  # It died as it wrote.
                     self._take(msgspec.json.decode(line, type=FromGateway))
             code = self._process.wait()
             if self._is_closed or self.refused is not None:
                 return
             self._take(FromGateway(down=f"its tunnel has ended with exit code {code}, and is started again"))
             time.sleep(_RETRY_SECS)
-            with self._lock:
-                if self._is_closed:
-                    return
-                try:
-                    self._process = self._start()
-                except OSError as error:  # For example, no memory is left.
-                    logging.log_every_n_seconds(logging.WARNING, "the tunnel can't be started: %s", _SPEAK_SECS, error)
+            with contextlib.suppress(OSError):  # For example, no memory is left: then once more.
+                self._process = self._process if self._is_closed else self._start()
 
     def _take(self, message: FromGateway) -> None:
         if message.welcome is not None:
@@ -363,89 +409,64 @@ class Tunnel:
         self.end_of_run = self.end_of_run or message.end
         self.down = message.down or self.down
         if message.down and self.end_of_run is None:
-            logging.log_every_n_seconds(logging.WARNING, "%s", _SPEAK_SECS, self.describe())
+            words = "not in the run at %s: %s (--check tries the whole path)"
+            logging.log_every_n_seconds(logging.WARNING, words, _SPEAK_SECS, self.address, self.down)
 
 
-# The whole path, tried before a role starts.
-
-
-def check_path(
-    address: str,
-    credentials: Path,
-    password_file: Path | None = None,
-    identity: Mapping[str, str] | None = None,
-    timeout_secs: float = 5.0,
-) -> Findings:
-    """Findings on the path to a gateway: what it answers, or the first obstacle.
-
-    Args:
-      address, credentials, password_file: As of `route_to`.
-      identity: Of this side's inputs (see `identity_of`); None skips the comparison.
-      timeout_secs: For each step.
-    """
-    findings = Findings()
-    with findings.catching(NAME):
-        route = route_to(address, Hello(CHECK, dict(identity or {})), credentials, password_file)
-        where = f"the gateway at {address}"
-        try:
-            answer = _ask(route, timeout_secs)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise UserError(_obstacle(route, error)) from None
-        if answer.refused is not None:
-            findings.error(NAME, f"{where} refuses us: {answer.refused.message}")
-        elif answer.welcome is None:
-            findings.error(NAME, f"the run at {address} is over ({answer.end})")
-        else:
-            same = " and the same inputs" if identity else ""
-            findings.fact(NAME, f"{where} lets us in: it has tfagents_system {tfagents_system.__version__}{same}")
-    return findings
-
-
-def refusals(address: str, credentials: Path, password_file: Path | None, timeout_secs: float = 5.0) -> list[str]:
-    """Why the gateway refuses this side whatever its inputs are, such as for a wrong password: told at once, before
-    slower checks. Nothing where it lets us in, or can't be asked yet.
+def join(
+    role: str,
+    server: str,
+    stop: Callable[[], bool],
+    settings: Settings,
+    paths: RunPaths,
+    say: Callable[[str], None] = lambda why: None,
+) -> Tunnel:
+    """Joins the run at `server`.
 
     Args:
-      address, credentials, password_file, timeout_secs: As of `check_path`.
+      role: Name of the role in its own folder, such as `worker_0`, where its token is remembered.
+      stop: Tells whether the role is to stop; ends every wait.
+      settings: Its own.
+      paths: Its own folder.
+      say: Called with the reason as long as the gateway does not let it in.
+
+    Raises:
+      UserError, SlotLostError: The run has no slot for it, or refuses it.
+      StoppedError, ServerUnreachableError: See `Waiting.check`.
     """
+    from tfagents_system.run_files import run_directory
+    from tfagents_system.run_files.run_paths import TRAINER
+    from tfagents_system.transport.connection import Connection, Waiting
+
+    variables, is_trainer = settings.variables, role == TRAINER
+    assert variables.credentials_dir is not None, "whoever sets the server sets them, too"
+    # By the token the gateway knows which slot this worker had.
+    remembered = {"token": secrets.token_hex(16), **(read_json(paths.slot(role)) or {})}
+    kind, identity = TRAINER if is_trainer else variables.worker_role, identity_of(paths, settings.overrides)
+    hello = Hello(kind, identity, token=remembered["token"])
+    tunnel = Tunnel(server, hello, variables.credentials_dir, variables.password_file, paths.heartbeat(role))
+    waiting = Waiting(
+        lambda: f"the gateway at {server} to let us in: {tunnel.down}",
+        _START_DEADLINE_SECS,
+        lambda: stop() or tunnel.end_of_run is not None,
+    )
     try:
-        refused = _ask(route_to(address, Hello(CHECK), credentials, password_file), timeout_secs).refused
-    except (UserError, OSError, msgspec.MsgspecError):
-        return []
-    return [f"the gateway at {address} refuses us: {refused.message}"] if refused is not None else []
-
-
-def _ask(route: Route, timeout_secs: float) -> FromGateway:
-    """What the gateway says to our hello."""
-    with (
-        socket.create_connection((route.host, route.port), timeout_secs) as plain,
-        _client_context(route).wrap_socket(plain, server_hostname=route.server_name) as tls,
-        tls.makefile("rb") as lines,
-    ):
-        tls.sendall(line_of(route.hello))
-        return msgspec.json.decode(lines.readline(2**20), type=FromGateway)
-
-
-def _client_context(route: Route) -> ssl.SSLContext:
-    return tls_context(ssl.PROTOCOL_TLS_CLIENT, Path(route.folder), "client")
-
-
-def _obstacle(route: Route, error: Exception) -> str:
-    where, here = f"{route.host} port {route.port}", route.hello.host
-    if isinstance(error, socket.gaierror):
-        return f"{here} does not know the host {route.host} ({error.strerror}): give its address"
-    if isinstance(error, ConnectionRefusedError):
-        return (
-            f"nobody listens on {where}: is the run alive, with SAC_GATEWAY_PORT set, and is this the port in its "
-            "gateway.json?"
-        )
-    if isinstance(error, ssl.SSLError | ConnectionError | msgspec.MsgspecError):
-        return (
-            f"{where} does not prove to be the gateway of these credentials, or does not accept them "
-            f"({describe(error)}): is it another run's port, or are ca.pem and client.pem of another run or expired? "
-            "Copy the run's credentials anew"
-        )
-    return f"{here} can't reach {where} ({describe(error)}): is there a firewall between, or is the host off?"
+        while tunnel.welcome is None:
+            tunnel.check()
+            waiting.check()
+            say(tunnel.down)
+            time.sleep(_POLL_SECS)
+        tunnel.settings = settings.joined(tunnel.welcome.settings)
+        if is_trainer:
+            tunnel.run = (remembered.get("run") if run_directory.has_begun(paths) else None) or tunnel.welcome.run
+        tunnel.check()
+        tunnel.connection = Connection(server, stop, tunnel.socket)
+        tunnel.connection.wait_until_up(_START_DEADLINE_SECS)
+    except BaseException:
+        tunnel.leave()
+        raise
+    write_json(paths.slot(role), {**remembered, "run": tunnel.run})
+    return tunnel
 
 
 # The program.
@@ -456,10 +477,11 @@ class _Program:
 
     def __init__(self, route: Route) -> None:
         self._route = route
-        self._hello = route.hello
+        self._role_pid = os.getppid()
         self._is_in = asyncio.Event()
         self._session: asyncio.StreamWriter | None = None
         self._carried = set[asyncio.Task[None]]()
+        self._last_beat = b""
         self._is_over = False
 
     async def run(self, role: asyncio.StreamReader) -> None:
@@ -467,7 +489,7 @@ class _Program:
         with contextlib.suppress(FileNotFoundError):  # Of an earlier process of this tunnel.
             os.unlink(self._route.socket)
         server = await asyncio.start_unix_server(self._carry, self._route.socket, limit=PIECE_BYTES)
-        tasks = [asyncio.create_task(task) for task in (self._stay_in(), self._hear(role), self._ping())]
+        tasks = [asyncio.create_task(task) for task in (self._stay_in(), self._leave_with(role), self._beat())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -483,7 +505,7 @@ class _Program:
             try:
                 await self._hold_session()
             except (OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
-                self._tell(FromGateway(down=describe(error)))
+                self._tell(FromGateway(down=_obstacle(self._route, error)))
             finally:
                 self._session = None
                 self._is_in.clear()
@@ -493,15 +515,16 @@ class _Program:
                 await asyncio.sleep(_RETRY_SECS)
 
     async def _hold_session(self) -> None:
-        reader, writer = await self._dial(self._hello)
+        reader, writer = await _dial(self._route, self._route.hello)
         try:
             while line := await asyncio.wait_for(reader.readline(), SILENCE_SECS):
                 message = msgspec.json.decode(line, type=FromGateway)
                 if message.refused is not None and not message.refused.final:
-                    raise OSError(f"it refuses us for now: {message.refused.message}")
+                    self._tell(FromGateway(down=f"it refuses us for now: {message.refused.message}"))
+                    return
                 if message.welcome is not None:
-                    self._hello.slot = message.welcome.slot
-                    self._session = writer
+                    self._route.hello.slot = message.welcome.slot
+                    self._session, self._last_beat = writer, b""
                     self._is_in.set()
                 if message != FromGateway():
                     self._tell(message)
@@ -511,25 +534,28 @@ class _Program:
         finally:
             writer.close()
         if not self._is_over:
-            raise OSError("the gateway has ended the connection")
+            raise EOFError("it has ended the connection")
 
-    async def _hear(self, role: asyncio.StreamReader) -> None:
-        """Passes on what the role tells, until it leaves or dies."""
-        while line := await role.readline():
+    async def _beat(self) -> None:
+        """Sends each heartbeat of the role, and else that we are alive; ends when the role does."""
+        while os.getppid() == self._role_pid:
             if self._session is not None:
-                self._session.write(line)
-            if msgspec.json.decode(line, type=FromRole).leaves:
-                self._is_over = True
-                if self._session is not None:
-                    await asyncio.sleep(_FAREWELL_SECS)  # `_stay_in` returns when the gateway has read all.
-                return
+                self._session.write(self._new_beat())
+            await asyncio.sleep(_BEAT_SECS)
 
-    async def _ping(self) -> None:
-        """Says that we are alive; ends when the role is not, whose children may hold the pipe open."""
-        while os.getppid() == self._route.parent:
-            await asyncio.sleep(PING_SECS)
-            if self._session is not None:
-                self._session.write(line_of(FromRole()))
+    def _new_beat(self) -> bytes:
+        """The line in the role's file; an empty one if it was sent before."""
+        beat, before = b"\n", self._last_beat
+        with contextlib.suppress(OSError):
+            self._last_beat = beat = Path(self._route.heartbeat).read_bytes()
+        return b"\n" if beat == before else beat
+
+    async def _leave_with(self, role: asyncio.StreamReader) -> None:
+        """Ends when the role leaves or dies."""
+        self._is_over = bool(await role.readline())
+        if self._is_over and self._session is not None:
+            self._session.write(self._new_beat() + LEAVES)
+            await asyncio.sleep(_FAREWELL_SECS)  # `_stay_in` returns when the gateway has read all.
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of the role to the replay server."""
@@ -538,34 +564,34 @@ class _Program:
         try:
             await asyncio.wait_for(self._is_in.wait(), _HOLD_SECS)
             self._carried.add(task)
-            hello = msgspec.structs.replace(self._hello, kind=DATA, identity={}, slot=None)
-            await copy_both_ways((reader, writer), await self._dial(hello))
+            hello = msgspec.structs.replace(self._route.hello, kind=DATA, identity={}, slot=None)
+            await copy_both_ways((reader, writer), await _dial(self._route, hello))
         except (OSError, asyncio.CancelledError):
             pass
         finally:
             self._carried.discard(task)
             writer.close()
 
-    async def _dial(self, hello: Hello) -> Streams:
-        route, context = self._route, _client_context(self._route)  # Files may have been replaced.
-        async with asyncio.timeout(_CONNECT_SECS):
-            # One of the host's addresses may lead nowhere: the next one is tried beside it.
-            streams = await asyncio.open_connection(
-                route.host,
-                route.port,
-                ssl=context,
-                server_hostname=route.server_name,
-                limit=PIECE_BYTES,
-                happy_eyeballs_delay=0.25,
-            )
-            keep_alive(streams[1])
-            streams[1].write(line_of(hello))
-            await streams[1].drain()
-        return streams
-
     def _tell(self, message: FromGateway) -> None:
         with contextlib.suppress(OSError):  # The role has died.
             os.write(1, line_of(message))
+
+
+async def _dial(route: Route, hello: Hello) -> Streams:
+    """A connection to the gateway that has said hello.
+
+    Raises:
+      OSError: The gateway can't be reached, or is another one.
+    """
+    context = tls_context(ssl.PROTOCOL_TLS_CLIENT, Path(route.credentials))  # The files may have been replaced.
+    async with asyncio.timeout(_CONNECT_SECS):
+        # One of the host's addresses may lead nowhere: the next one is tried beside it.
+        streams = await asyncio.open_connection(
+            route.host, route.port, ssl=context, limit=PIECE_BYTES, happy_eyeballs_delay=0.25
+        )
+        streams[1].write(line_of(hello))
+        await streams[1].drain()
+    return streams
 
 
 async def _main() -> None:

@@ -21,8 +21,7 @@ from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.role import COLLECT_STREAM, GREEDY_STREAM, HELD_OUT_STREAM, Role
 from tfagents_system.run_files.episodes import Cut, EpisodeJournal, EpisodeUnderWay, JournalError
 from tfagents_system.transport.episode_reports import Episode, KeptEpisode, eval_share
-from tfagents_system.transport.layout import Column, Layout
-from tfagents_system.transport.segments import Segment
+from tfagents_system.transport.segments import Column, Layout, Segment
 from tfagents_system.worker.actors import Actor, EpisodeShare
 from tfagents_system.worker.background import BackgroundSender
 from tfagents_system.worker.episode_runner import COLLECTING, EpisodeRunner

@@ -21,7 +21,7 @@ from tfagents_system.envs.loading import AnyEnvironment, lanes_of
 from tfagents_system.envs.training_environment import Infos, StepNews
 from tfagents_system.policies.worker_policy import LaneSteps
 from tfagents_system.transport.episode_reports import Episode
-from tfagents_system.transport.layout import Layout
+from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.recording import EpisodeRecord, Observer
 from tfagents_system.worker.segment_builder import LaneColumns, SegmentBuilder

@@ -9,8 +9,7 @@ import numpy as np
 from tfagents_system.checks.schedules import initial_value
 from tfagents_system.envs.training_environment import StepColumns
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.layout import Layout
-from tfagents_system.transport.segments import Segment
+from tfagents_system.transport.segments import Layout, Segment
 
 _LARGEST = float(np.finfo(np.float32).max)
 _ROOMY_BYTES = 64 * 2**20

@@ -37,8 +37,7 @@ from tfagents_system.role import NOISE_STREAM, Role
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
 from tfagents_system.transport.episode_reports import EVAL, TRAIN, Episode, Report, eval_episodes, extra_episodes
-from tfagents_system.transport.layout import Layout
-from tfagents_system.transport.run_layout import run_layout
+from tfagents_system.transport.segments import Layout, run_layout
 from tfagents_system.worker.actors import Actor, PolicyActor, RandomActor
 from tfagents_system.worker.background import (
     BackgroundHeartbeat,
