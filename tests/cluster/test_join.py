@@ -46,14 +46,16 @@ from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.transport.tunnel import identity_of
 
 HERE = "this_machine"
+GATEWAY = {"host": "node7", "port": 8443, "machine": "node7"}
 WORKERS = ("worker_0", "worker_1")
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> RunPaths:
-    """The directory of a run that goes on on HERE, without a gateway."""
+    """The directory of a run that goes on."""
     paths = RunPaths(tmp_path / "run")
-    paths.exp_dir.mkdir()
+    paths.credentials.mkdir(parents=True)
+    paths.gateway_json.write_text(json.dumps(GATEWAY))
     begin(paths)
     tell(paths, "running")
     return paths
@@ -77,41 +79,27 @@ def tell(paths: RunPaths, state: str, **more: object) -> None:
 # Where the run is.
 
 
-def test_on_its_own_machine_a_run_is_joined_without_its_gateway(running: RunPaths) -> None:
-    assert find_target(running, {}, HERE, is_certain=True) == Target(
-        "127.0.0.1:8123", None, None, running, follows=True
-    )
+def target_of(run: RunPaths) -> Target:
+    return Target("node7:8443", run.credentials, None, run)
 
 
-def test_elsewhere_the_run_directory_tells_gateway_and_credentials(running: RunPaths) -> None:
-    running.gateway_json.write_text('{"host": "node7", "port": 8443}')
-    running.credentials.mkdir()
-    target = find_target(running, {"SAC_PASSWORD_FILE": "/etc/word"}, "node9", is_certain=True)
+def test_the_run_directory_tells_gateway_and_credentials(running: RunPaths) -> None:
+    target = find_target(running, {"SAC_PASSWORD_FILE": "/etc/word"})
     assert target == Target("node7:8443", running.credentials, Path("/etc/word"), running, follows=True)
+    running.gateway_json.write_text(json.dumps(GATEWAY | {"machine": socket.gethostname()}))
+    assert find_target(running, {}).server == "127.0.0.1:8443", "whatever its name leads to here"
+    given = {"SAC_SERVER": "login:8443", "SAC_CREDENTIALS_DIR": "/keys"}
+    assert find_target(running, given) == Target("login:8443", Path("/keys"), None, running)
 
 
-def test_the_gateways_port_on_this_machine_is_the_gateway(running: RunPaths) -> None:
-    running.gateway_json.write_text('{"host": "node7", "port": 8443}')
-    running.credentials.mkdir()
-    target = find_target(running, {"SAC_SERVER": "localhost:8443"}, HERE, is_certain=False)
-    assert target == Target("localhost:8443", running.credentials, None, running)
-    target = find_target(running, {"SAC_SERVER": "localhost:8123"}, HERE, is_certain=False)
-    assert target.credentials is None
-
-
-def test_without_a_gateway_it_says_how_to_have_one(running: RunPaths) -> None:
-    with pytest.raises(UserError, match=r"is on this_machine and has no gateway: start it with SAC_GATEWAY_PORT=0"):
-        find_target(running, {}, "node9", is_certain=True)
-
-
-def test_another_machines_server_needs_credentials(tmp_path: Path) -> None:
-    nothing = RunPaths(tmp_path / "none")
+def test_what_can_not_be_known_is_asked_for(running: RunPaths) -> None:
+    with pytest.raises(UserError, match=r"which run\? Give --to with its directory, or --server HOST:PORT"):
+        find_target(None, {})
     with pytest.raises(UserError, match=r"no credentials for the server node7:8443.*--credentials DIR"):
-        find_target(nothing, {"SAC_SERVER": "node7:8443"}, HERE, is_certain=False)
-    with pytest.raises(UserError, match=r"none is no run directory.*give --server HOST:PORT"):
-        find_target(nothing, {}, HERE, is_certain=False)
-    with pytest.raises(UserError, match=r"localhost:8008 is on this machine, but .*none is no run directory.*--to"):
-        find_target(nothing, {"SAC_SERVER": "localhost:8008"}, HERE, is_certain=False)
+        find_target(None, {"SAC_SERVER": "node7:8443"})
+    running.gateway_json.unlink()
+    with pytest.raises(UserError, match=r"run has no gateway: start it with SAC_GATEWAY_PORT=0"):
+        find_target(running, {})
 
 
 def test_a_run_that_is_being_started_is_waited_for(running: RunPaths, tmp_path: Path) -> None:
@@ -136,10 +124,10 @@ def waits(run: RunPaths, since: float = 0.0) -> bool:
 
 
 def test_a_run_with_a_gateway_is_up_once_its_gateway_is(running: RunPaths) -> None:
-    gateway = {"gateway": {"state": "starting"}}
-    tell(running, "running", roles=gateway)
+    tell(running, "running", roles={"gateway": {"state": "starting"}})
+    running.gateway_json.unlink()
     assert waits(running)
-    running.gateway_json.write_text('{"host": "node7", "port": 8443, "pid": 1, "started": 5}')
+    running.gateway_json.write_text(json.dumps(GATEWAY))
     assert not waits(running)
     write_json(running.gateway_json, {"port": 8443})
     assert waits(running), "a start has forgotten the address of the one before"
@@ -185,7 +173,7 @@ def test_as_many_as_there_are_cpus_and_slots(
 ) -> None:
     monkeypatch.setattr(join.os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setattr(join, "plan_for", lambda *args, **kwargs: None)
-    target = Target("localhost:8123", None, None, running)
+    target = target_of(running)
 
     def workers(wanted: int | None = None, **environ: str) -> JoinPreparation:
         return JoinPreparation(environ_of(tmp_path) | environ, None, target, running.joined, wanted)
@@ -231,9 +219,7 @@ def test_a_wrong_password_is_told_before_the_environment_is_tried(
 
 
 def test_workers_have_the_input_files_of_their_run(running: RunPaths, tmp_path: Path) -> None:
-    preparation = JoinPreparation(
-        environ_of(tmp_path), None, Target("localhost:8123", None, None, running), running.joined, 1
-    )
+    preparation = JoinPreparation(environ_of(tmp_path), None, target_of(running), running.joined, 1)
     own = RunPaths(running.joined / "here")
     own.exp_dir.mkdir(parents=True)
     for path in (running.params, running.config, running.specs):
@@ -268,7 +254,7 @@ def test_the_input_files_of_this_machine_are_part_of_what_is_compared(
 
 
 def test_the_runs_own_settings_win(running: RunPaths, tmp_path: Path) -> None:
-    target = Target("localhost:8123", None, None, running)
+    target = target_of(running)
     preparation = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 2)
     assert preparation.findings.errors == []
     variables = preparation.variables()
@@ -297,7 +283,7 @@ def test_what_is_beside_the_params_comes_with_them(
     )
     running.config.write_text("{}")
     running.specs.write_bytes(b"specs")
-    target = Target("localhost:8123", None, None, running)
+    target = target_of(running)
     inputs = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1).inputs()
     own = RunPaths(running.joined / HERE)
     own.params_folder.mkdir(parents=True)
@@ -369,11 +355,7 @@ def test_their_settings_have_the_numbers_of_the_run_and_its_place(
     target = Target("node7:8443", Path("/credentials"), None, running)
     join.join(variables, inputs, Overrides(), target, Claims(), StopFlag(signals=()), MagicMock())
     found = Settings.read(own.run_json).variables
-    assert (found.server, found.credentials_dir, found.joined_run) == (
-        "node7:8443",
-        Path("/credentials"),
-        running.exp_dir,
-    )
+    assert (found.server, found.credentials_dir) == ("node7:8443", Path("/credentials"))
     assert (found.seed, found.envs_per_worker, found.train_cpus, found.local_workers) == (5, 3, 1, 2), "of the run"
     assert (found.collect_worker_cpus, found.worker_role, found.exp_dir) == (3, "eval", own.exp_dir), "its own"
 
@@ -419,15 +401,13 @@ def test_a_run_that_goes_on_elsewhere_ends_them(
     folder: Path, running: RunPaths, stop: StopFlag, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """After its node was lost they would try to reach that one for ever."""
-    address = {"host": "node7", "port": 8443, "started": 1}
-    running.gateway_json.write_text(json.dumps(address))
     moved: list[bool] = []
 
     def restart_and_move() -> None:
-        write_json(running.gateway_json, address | {"started": 2})
+        write_json(running.gateway_json, {"port": 8443})  # As while it is restarted.
         time.sleep(1.5)
         moved.append(True)
-        write_json(running.gateway_json, address | {"host": "node9"})
+        write_json(running.gateway_json, GATEWAY | {"host": "node9"})
 
     once_up(folder, restart_and_move, WORKERS)
     assert workers_in(folder, stop, SAVES, running, follows=True).run() == 75
@@ -476,7 +456,7 @@ def test_in_a_job_array_the_named_run_is_joined(
     environ = environ_of(tmp_path) | {"SLURM_ARRAY_TASK_ID": "2", "SAC_GRID": "of_the_run.json"}
     for variable, value in environ.items():
         monkeypatch.setenv(variable, value)
-    assert join.main(["--to", str(run), "--server", "localhost:8123"]) == 0
+    assert join.main(["--to", str(run), "--server", "node7:8443"]) == 0
     (_, given, target, folder, _, _), _ = asked.call_args
     assert target.run == RunPaths(run) and folder.parent == RunPaths(run).joined
     assert given["SLURM_ARRAY_TASK_ID"] == "2", "params.py may read it"
@@ -492,15 +472,5 @@ def test_the_script_refuses_bad_input_before_anything_starts(tmp_path: Path) -> 
     result = run(ROOT / "tfagents_system/launch/join_script.sh", vars_file, VIRTUAL_ENV=sys.prefix)
     assert result.returncode == 2
     assert "SAC_SHARE_CPUS=yes must be 0 or 1" in result.stderr
-    assert "is no run directory that can be seen from here" in result.stderr
+    assert "which run? Give --to" in result.stderr
     assert "Traceback" not in result.stderr and not (tmp_path / "run").exists()
-
-
-def test_an_unreachable_server_is_told_with_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        server = f"localhost:{taken.getsockname()[1]}"  # Nobody listens there.
-        findings = join.Findings()
-        join._check_reachable(findings, server)
-    (error,) = findings.errors
-    assert f"the replay server at {server} can't be reached from {socket.gethostname()}" in error

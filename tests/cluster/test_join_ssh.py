@@ -40,14 +40,14 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     paths.input_files.mkdir()
     (paths.input_files / "laps.npz").write_bytes(b"PK\x03")
     paths.specs.write_bytes(b"\x00specs\xff")
-    paths.gateway_json.write_text('{"host": "node7", "port": 8443, "pid": 1}')
+    paths.gateway_json.write_text(json.dumps({"host": "node7", "port": 8443, "machine": os.uname().nodename}))
     credentials.make_credentials(paths.credentials, "test")
     tell(paths, "running")
     return paths
 
 
-def tell(paths: RunPaths, state: str, ago_secs: float = 0.0, host: str = "") -> None:
-    run = {"state": state, "updated_at": time.time() - ago_secs, "host": host or os.uname().nodename}
+def tell(paths: RunPaths, state: str, ago_secs: float = 0.0) -> None:
+    run = {"state": state, "updated_at": time.time() - ago_secs}
     paths.status_json.write_text(json.dumps({"run": run, "roles": {}}))
 
 
@@ -71,16 +71,14 @@ def test_its_inputs_come_as_they_are(there: RunPaths, tmp_path: Path) -> None:
     assert fetch(tmp_path).environ()["SAC_PARAMS"] == str(run.paths.params), "that of the first fetch is gone"
 
 
-def test_the_credentials_of_those_who_join_come_along(there: RunPaths, tmp_path: Path) -> None:
+def test_the_credentials_come_along(there: RunPaths, tmp_path: Path) -> None:
     run = fetch(tmp_path)
-    assert run.credentials == run.paths.credentials / "client"
-    assert credentials.check_credentials(run.credentials, credentials.CLIENT) == []
-    assert not list(run.paths.exp_dir.rglob("server.key")), "who has it can pose as the run"
+    assert credentials.check_credentials(run.paths.credentials) == []
 
 
 def test_the_gateway_is_on_the_machine_of_the_login_or_behind_it(there: RunPaths, tmp_path: Path) -> None:
     assert fetch(tmp_path).gateway == "127.0.0.1:8443"
-    tell(there, "running", host="node7")
+    there.gateway_json.write_text('{"host": "node7", "port": 8443, "machine": "node7"}')
     assert fetch(tmp_path).gateway == "node7:8443"
 
 
@@ -105,11 +103,11 @@ def test_what_is_missing_there_is_told(there: RunPaths, tmp_path: Path, monkeypa
     with pytest.raises(UserError, match=r"my run has no gateway: start it with SAC_GATEWAY_PORT=0"):
         fetch(tmp_path)
     there.gateway_json.write_text('{"port": 8443}')
-    with pytest.raises(UserError, match=r"my run has no gateway yet: start it with .* or wait until it is up"):
+    with pytest.raises(UserError, match=r"my run has no gateway: start it with .* or wait until it is up"):
         fetch(tmp_path)
     there.gateway_json.write_text('{"host": "node7", "port": 8443}')
     shutil.rmtree(there.credentials)
-    with pytest.raises(UserError, match=r"credentials can't be read or has none for those who join: log in"):
+    with pytest.raises(UserError, match=r"credentials can't be read or is missing: log in"):
         fetch(tmp_path)
     ssh_for_tests.refuse("me@fake: Permission denied (publickey).", monkeypatch)
     with pytest.raises(UserError, match=r"ssh me@fake fails \(me@fake: Permission denied.*ssh-copy-id.*BatchMode=yes"):

@@ -13,6 +13,7 @@ import pytest
 from tests.support.namespaces import needs_namespaces, two_hosts
 from tests.support.waiting import until
 from tests.support.worker_for_tests import STEPS
+from tfagents_system.transport.credentials import make_credentials
 
 pytestmark = [pytest.mark.slow, needs_namespaces]
 
@@ -83,9 +84,7 @@ def test_what_stands_in_the_way_is_told_in_seconds(tmp_path):
         "[print('|'.join(check_path(a, Path(sys.argv[1])).errors)) for a in sys.argv[2:]]; "
         "print(time.monotonic() - began)"
     )
-    from tfagents_system.transport import credentials
-
-    credentials.make_credentials(tmp_path / "credentials", "test")
+    make_credentials(tmp_path / "credentials", "test")
     with two_hosts() as (here, elsewhere):
         plain = subprocess.Popen(here.command([sys.executable, "-m", "http.server", "8100"]), stderr=subprocess.DEVNULL)
         try:

@@ -25,6 +25,7 @@ class JoinedRun(NumberedRun):
             num_collect_workers=2,
             local_workers=1,
             max_workers=4,
+            gateway_port=0,
             eval_period=1000,
             straggler_secs=STRAGGLER_SECS,
         )

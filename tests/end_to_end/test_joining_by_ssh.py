@@ -78,7 +78,7 @@ def joins_and_survives(host, folder):
     assert run.trainer()["train_step"] == run.iterations * UPDATES
     assert all(gone(tunnel.pid, 10.0) for tunnel in tunnels)
     (own,) = elsewhere.joined.glob("*")
-    assert not (own / "of_run").exists() and list(own.rglob("client.key")) == []
+    assert not (own / "of_run").exists() and list(own.rglob("key.pem")) == []
     assert (own / "logs" / "worker_0.log").exists()
     output = (folder / "join.txt").read_text()
     assert f"the tunnel by ssh {host} is broken" in output and "the run is done" in output

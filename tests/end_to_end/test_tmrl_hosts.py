@@ -77,8 +77,8 @@ def test_a_lap_is_trained_by_three_hosts(tmp_path: Path) -> None:
         assert [process.wait(120) for process in installs] == [0, 0, 0]
         started: dict[str, subprocess.Popen[str]] = {"server": here.start("--server")}
         try:
-            shared = here.data / "credentials" / "client"
-            until(shared.exists, 120.0, "the credentials")
+            shared = here.data / "credentials"
+            until((shared / "key.pem").exists, 120.0, "the credentials")
             for home in (trainer, workers):
                 shutil.copytree(shared, home.data / "credentials", dirs_exist_ok=True)
                 shutil.copy(here.data / "config" / "password", home.data / "config" / "password")

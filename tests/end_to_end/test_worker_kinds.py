@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from tests.support.launching import ROOT, UserRun, finish
-from tests.support.ports import free_port
 from tests.support.warm_starts import WarmPopen
+from tfagents_system.cluster.ssh import gateway_address
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files.metrics import read_rows
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.segments import Layout
 
 pytestmark = pytest.mark.slow
@@ -82,13 +83,14 @@ class TrainParams(TrainParamsBase):
 
 
 def start_worker(run, kind, number):
-    """One that joins over plain loopback, with what `sac join` would have put into its folder."""
+    """One that joins through the gateway, with what `sac join` would have put into its folder."""
     folder = run.exp_dir / "joined" / kind
     (folder / "heartbeats").mkdir(parents=True)
     for name in ("params.py", "config.json", "specs.pbtxt"):
         shutil.copy(run.exp_dir / name, folder / name)
     content = json.loads((run.exp_dir / "run.json").read_text())
-    own = {"server": f"localhost:{run.status()['run']['port']}", "worker_role": kind, "joined_run": str(run.exp_dir)}
+    port = json.loads((run.exp_dir / "gateway.json").read_text())["port"]
+    own = {"server": f"localhost:{port}", "worker_role": kind, "credentials_dir": str(run.exp_dir / "credentials")}
     content["start"]["variables"] |= own
     (folder / "run.json").write_text(json.dumps(content))
     environ = os.environ | {"SAC_EXP_DIR": str(folder), "SLURM_PROCID": str(number), "PYTHONPATH": str(ROOT)}
@@ -106,14 +108,13 @@ def finished(tmp_path_factory):
     """A run in which one of each kind has joined, and the exit codes of these."""
     folder = tmp_path_factory.mktemp("kinds")
     params = PARAMS.replace("{folder}", str(folder))
-    # A port that no run chooses by itself: over plain loopback those that joined would take the next one's for theirs.
-    variables = {"num_collect_workers": 1, "max_workers": 4, "reverb_port": free_port(), "straggler_secs": 360}
+    variables = {"num_collect_workers": 1, "max_workers": 4, "gateway_port": 0, "straggler_secs": 360}
     run = UserRun(folder, params, {"horizon": HORIZON}, **variables)
     with (folder / "output.txt").open("w") as output:
         process = run.start(stdout=output)
     workers = {}
     try:
-        run.wait_until(process, lambda: num_evaluations(run) > 0)
+        run.wait_until(process, lambda: num_evaluations(run) > 0 and gateway_address(RunPaths(run.exp_dir)))
         for slot, kind in ((EVAL_SLOT, "eval"), (EXPERT_SLOT, "expert"), (TEST_SLOT, "test")):
             workers[kind] = start_worker(run, kind, 0)
             heartbeat = run.exp_dir / "heartbeats" / f"worker_{slot}.json"

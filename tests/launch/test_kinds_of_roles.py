@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_run import CRASHES, SAVES, STUBBORN, variables_of
+from tests.support.fake_run import CRASHES, SAVES, STUBBORN
 from tests.support.supervised import (
     beating,
     log,
@@ -20,10 +20,7 @@ from tests.support.supervised import (
     touch_once,
     waits_for_up,
 )
-from tfagents_system.errors import UserError
 from tfagents_system.launch import supervisor as supervising
-from tfagents_system.machine import claims
-from tfagents_system.machine.claims import Claims, claim_of
 from tfagents_system.machine.files import write_json
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.heartbeat import read_status
@@ -54,28 +51,6 @@ def test_a_given_up_expert_leaves_the_run_going_and_a_run_with_experts_alone_fai
     again = StopFlag(signals=())
     assert make_supervisor(run_dir, again, {"worker_0": CRASHES}, experts=1, max_restarts=1).run() == 1
     assert "error: every worker was given up" in capfd.readouterr().out
-
-
-@pytest.mark.usefixtures("claims_prefix")
-def test_a_slot_that_somebody_has_is_not_given_to_an_expert(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervising, "_SLOT_SECS", 0.2)
-    # No run's, and below those that the kernel gives: nobody begins or ceases to listen there meanwhile.
-    monkeypatch.setattr(claims, "FIRST_PORT", 9100)
-    monkeypatch.setattr(claims, "_LAST_PORT", 9299)
-    variables, other, own = variables_of({"exp_dir": str(run_dir), "experts": 2}), Claims(), Claims()
-    port = own.take_port(None)
-    own.release_all()
-    try:
-        assert other.take(claim_of(port, 2))
-        with pytest.raises(UserError, match=r"SAC_EXPERT_WORKERS=2 .* need slots 1 to 2 .*: end it, and start"):
-            supervising.claim_port(variables, own)
-        own.release_all()
-        other.release_all()
-        assert supervising.claim_port(variables, own) == port
-        assert not other.take(claim_of(port, 1)) and not other.take(claim_of(port, 2))
-    finally:
-        other.release_all()
-        own.release_all()
 
 
 @pytest.mark.parametrize(
@@ -121,9 +96,9 @@ def test_a_tracker_that_hangs_takes_no_time_from_those_that_save_and_a_stop_says
 def test_a_gateway_that_refuses_its_input_at_the_start_ends_the_run_with_its_words(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    roles = {"gateway": "echo 'error: server.key can be read by others'; exit 2"}
+    roles = {"gateway": "echo 'error: key.pem can be read by others'; exit 2"}
     assert make_supervisor(run_dir, stop, roles, gateway_port=0).run() == 2
-    assert "error: server.key can be read by others" in capfd.readouterr().out
+    assert "error: key.pem can be read by others" in capfd.readouterr().out
 
 
 def test_the_gateway_is_told_of_the_end_before_the_replay_server(run_dir: Path, stop: StopFlag, fast: None) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.cluster import SlurmCluster
 from tests.support.slurm_runs import ROOT, make_run, outputs, submit
-from tfagents_system.machine.files import read_json
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -38,9 +37,7 @@ def test_workers_of_other_nodes_come_and_go(cluster: SlurmCluster, tmp_path: Pat
         cluster.wait_until(
             lambda: steps_of("worker_0") > 100 and steps_of("worker_1") > 100, 400.0, "two nodes collect"
         )
-        # Both nodes are this machine, where workers join without the gateway unless they are told to.
-        gateway = read_json(RunPaths(run.exp_dir).gateway_json) or {}
-        way = f"--to {run.exp_dir} --server localhost:{gateway['port']} --workers 1"
+        way = f"--to {run.exp_dir} --workers 1"
         added = cluster.run(
             "sbatch",
             "--parsable",

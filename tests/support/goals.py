@@ -61,12 +61,12 @@ class GoalParams(FakeParams):
         return Line()
 
 
-def goal_layout(**options: bool) -> Layout:
+def goal_layout() -> Layout:
     spec = {
         name: np.zeros(size, np.float32)
         for name, size in (("observation", 3), ("achieved_goal", 1), ("desired_goal", 1))
     }
-    return Layout.from_specs(spec, np.zeros(1, np.float32), has_episode=True, **options)
+    return Layout.from_specs(spec, np.zeros(1, np.float32), ["episode"])
 
 
 @dataclasses.dataclass

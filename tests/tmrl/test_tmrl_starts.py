@@ -129,13 +129,11 @@ def test_the_server_has_neither_trainer_nor_workers(data: Path, capsys: pytest.C
     assert json.loads(start.config.read_text()) == config.env_config
     assert Path(command[1]).name == "run_script.sh" and settings_of(command) == config.attributes
     folder = data / "credentials"
-    assert credentials.check_credentials(folder, credentials.SERVER) == []
-    assert credentials.check_credentials(folder / "client", credentials.CLIENT) == []
-    assert {stat.S_IMODE(key.stat().st_mode) for key in folder.rglob("*.key")} == {0o600}
-    assert f"scp {folder / 'client'}/* HOST:TmrlData/credentials/" in capsys.readouterr().out
-    key = (folder / "client" / "client.key").read_bytes()
+    assert credentials.check_credentials(folder) == []
+    assert f"scp {folder}/* HOST:TmrlData/credentials/" in capsys.readouterr().out
+    key = (folder / credentials.KEY).read_bytes()
     tmrl.server_command(config)
-    assert (folder / "client" / "client.key").read_bytes() == key, "good ones stay"
+    assert (folder / credentials.KEY).read_bytes() == key, "good ones stay"
     assert variables_of(command, SAC_REVERB_CPUS="3", SAC_EXP_NAME="x")["SAC_REVERB_CPUS"] == "3", "of this machine"
 
 
@@ -247,12 +245,7 @@ def test_credentials_of_another_machine_are_copied_as_files(data: Path, tmp_path
     with pytest.raises(UserError, match="no credentials for the server at node7: start --server once, and copy"):
         tmrl.trainer_command(away)
     credentials.make_credentials(tmp_path / "elsewhere", "car")
-    nested = data / "credentials" / "client"
-    shutil.copytree(tmp_path / "elsewhere" / "client", nested)  # By `cp -r .../client ~/TmrlData/credentials`,
-    assert "node7:55555" in tmrl.worker_command(away, COLLECT)
-    for file in nested.iterdir():  # or its files, as TMRL has them.
-        file.rename(data / "credentials" / file.name)
-    nested.rmdir()
+    shutil.copytree(tmp_path / "elsewhere", data / "credentials", dirs_exist_ok=True)
     assert "node7:55555" in tmrl.worker_command(away, COLLECT)
 
 
@@ -305,8 +298,8 @@ def test_a_launcher_gets_further_options_and_speaks_in_the_words_of_config_json(
         "RUN_NAME=x, MY_SAC_EXP_NAME and SAC_EXP_NAMES"
     )
     assert in_callers_terms("SAC_GATEWAY_PORT, SAC_MAX_WORKERS") == "PORT, NB_WORKERS"
-    (lacks,) = credentials.check_credentials(tmp_path, credentials.CLIENT)
-    assert in_callers_terms(lacks).endswith("copy the files in credentials/client of the server's TmrlData")
+    (lacks,) = credentials.check_credentials(tmp_path)
+    assert in_callers_terms(lacks).endswith("copy the files in credentials of the server's TmrlData")
 
 
 @pytest.mark.parametrize(
