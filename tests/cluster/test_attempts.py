@@ -42,7 +42,6 @@ class Job:
         self.write("srun", '#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
         self.write("scontrol", FAKE_SCONTROL)
         self.write("squeue", FAKE_SQUEUE)
-        self.write("sbatch", '#!/usr/bin/env bash\necho "sbatch $*" >>"$CALLS"\n')
 
     def write(self, name: str, text: str) -> None:
         (self.tools / name).write_text(text)
@@ -182,25 +181,11 @@ def test_who_requeues(job: Job, environ: dict[str, str], words: str, calls: list
     assert (code, job.calls) == (75, calls) and words in output
 
 
-def test_a_site_that_forbids_requeue_gets_a_new_job_of_the_same_task(job: Job) -> None:
+def test_a_site_that_forbids_requeue_is_said_to(job: Job) -> None:
     job.write("scontrol", FAKE_SCONTROL + "[[ $1 != requeue ]]\n")
-    job.write("sbatch", '#!/usr/bin/env bash\necho "sbatch $* restarts ${SLURM_RESTART_COUNT-none}" >>"$CALLS"\n')
-    script = f"{job.snapshot}/job.sbatch restarts none"
-    assert job.attempt(75, does=saves(1), SLURM_RESTART_COUNT="2", RESTARTS="2")[0] == 75
-    assert job.calls == ["scontrol requeue 7", f"sbatch --dependency=afterany:7 {script}"]
-    code, output = job.attempt(75, **OF_ARRAY, does=TRAINS)
+    code, output = job.attempt(75, **OF_ARRAY, does=saves(1))
+    assert (code, job.calls) == (75, ["scontrol requeue 5_4"]) and "SLURM does not requeue it" in output
     assert f"{job.exp_dir}_task_4" in output
-    assert job.calls == ["scontrol requeue 5_4", f"sbatch --dependency=afterany:5_4 --array=4 {script}"]
-
-
-def test_what_is_asked_for_once_is_not_done_by_the_job_that_is_submitted_again(job: Job) -> None:
-    job.write("scontrol", FAKE_SCONTROL + "[[ $1 != requeue ]]\n")
-    told = 'echo "again: ${TFAGENTS_SUBMITTED_AGAIN-no}"; '
-    assert "again: no\n" in job.attempt(75, **OF_ARRAY, does=told + TRAINS)[1]
-    for number in ("6", "8"):  # As long as it goes on, the first one's.
-        again = OF_ARRAY | {"SLURM_JOB_ID": number}
-        assert "again: 5\n" in job.attempt(75, **again, does=told + TRAINS)[1]
-    assert "again: no\n" in job.attempt(0, does=told)[1], "another task, or another job"
 
 
 @pytest.mark.parametrize("code", [1, 2, 3])

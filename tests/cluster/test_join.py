@@ -25,7 +25,7 @@ from tests.support.settings_for_tests import variables_with, write_run_json
 from tests.support.shell import ROOT, run
 from tests.support.supervised import once_up
 from tfagents_system.cluster import join
-from tfagents_system.cluster.join import JoinInputs, JoinPreparation, Target, find_target
+from tfagents_system.cluster.join import JoinPreparation, Target, find_target
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare, supervisor
 from tfagents_system.launch.cpus import plan_cpus
@@ -42,7 +42,6 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params_class
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.resolved import Settings
-from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.transport.tunnel import identity_of
 
 HERE = "this_machine"
@@ -230,25 +229,20 @@ def test_workers_have_the_input_files_of_their_run(running: RunPaths, tmp_path: 
         file.write_bytes(content or b"")
         if content is None:
             file.unlink()
-        preparation.inputs().write(own)
+        preparation.write_inputs(own)
         assert (copy.read_bytes() if copy.exists() else None) == content
 
 
-def test_the_input_files_of_this_machine_are_part_of_what_is_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_input_files_of_this_machine_are_part_of_what_is_compared(tmp_path: Path) -> None:
     """Where the run can't be seen from here, its gateway compares the files."""
-    variables, _ = read_variables(environ_of(tmp_path), vars_file=None, root=tmp_path)
-    run = RunVariables(**variables | {"exp_dir": tmp_path / "here"})
-    own = RunPaths(run.exp_dir)
+    target, own, digests = Target("a:1", Path("/c"), None, None), RunPaths(tmp_path / "here"), []
+    preparation = JoinPreparation(environ_of(tmp_path), None, target, own.exp_dir, 1)
+    preparation.inspection.specs = b""
     own.exp_dir.mkdir()
-    for name in ("claim_cpus", "Supervisor"):
-        monkeypatch.setattr(join, name, MagicMock())
-    target, digests = Target("a:1", Path("/c"), None, None), []
     for content in (b"PK1", b"PK2", None):
-        files = dict.fromkeys((own.params.name, own.config.name, own.specs.name), b"")
-        files |= {} if content is None else {"input_files/laps.npz": content}
-        join.join(run, JoinInputs(files), Overrides(), target, Claims(), StopFlag(signals=()), MagicMock())
+        (tmp_path / "laps.npz").write_bytes(content or b"")
+        preparation.inspection.config = {"input_files": {} if content is None else {"laps": "laps.npz"}}
+        preparation.write_inputs(own)
         digests.append(identity_of(own, Overrides()).get("input_files/laps.npz"))
     assert digests == [hashlib.sha256(b"PK1").hexdigest(), hashlib.sha256(b"PK2").hexdigest(), None]
 
@@ -284,16 +278,16 @@ def test_what_is_beside_the_params_comes_with_them(
     running.config.write_text("{}")
     running.specs.write_bytes(b"specs")
     target = target_of(running)
-    inputs = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1).inputs()
+    preparation = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1)
     own = RunPaths(running.joined / HERE)
     own.params_folder.mkdir(parents=True)
     (own.params_folder / "of_an_earlier_join.py").write_text("")
-    inputs.write(own)
+    preparation.write_inputs(own)
     assert load_params_class(own.params, origin_of_run(own)).num_iter == 7
     assert [path.name for path in own.params_folder.iterdir() if path.name != "__pycache__"] == ["beside_joined.py"]
     assert own.specs.read_bytes() == b"specs"
     shutil.rmtree(running.params_folder)
-    JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1).inputs().write(own)
+    JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1).write_inputs(own)
     assert not own.params_folder.exists(), "the run keeps none"
 
 
@@ -351,9 +345,12 @@ def test_their_settings_have_the_numbers_of_the_run_and_its_place(
     own.exp_dir.mkdir(parents=True)
     here = {"reverb_cpus": 0, "train_cpus": 0, "local_workers": 1, "collect_worker_cpus": 3, "worker_role": "eval"}
     variables = variables_with(exp_dir=own.exp_dir, **here)
-    inputs = JoinInputs({"run.json": running.run_json.read_bytes()})
     target = Target("node7:8443", Path("/credentials"), None, running)
-    join.join(variables, inputs, Overrides(), target, Claims(), StopFlag(signals=()), MagicMock())
+
+    def write_inputs(paths: RunPaths) -> None:
+        shutil.copy(running.run_json, paths.run_json)
+
+    join.join(variables, write_inputs, Overrides(), target, Claims(), StopFlag(signals=()), MagicMock())
     found = Settings.read(own.run_json).variables
     assert (found.server, found.credentials_dir) == ("node7:8443", Path("/credentials"))
     assert (found.seed, found.envs_per_worker, found.train_cpus, found.local_workers) == (5, 3, 1, 2), "of the run"

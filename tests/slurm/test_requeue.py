@@ -243,28 +243,6 @@ def workers_of_further_nodes_join_each_attempt(cluster: SlurmCluster, tmp_path: 
     assert output.count("joins on n2") >= 2 and "resumed at 10" in output
 
 
-def a_site_without_requeue_gets_a_new_job(cluster: SlurmCluster, tmp_path: Path) -> None:
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "scontrol").write_text(
-        '#!/bin/bash\nif [[ $1 == requeue ]]; then echo "not allowed" >&2; exit 1; fi\n'
-        f'PATH=${{PATH#{tools}:}} exec scontrol "$@"\n'
-    )
-    (tools / "scontrol").chmod(0o755)
-    export = f"--export=ALL,PATH={tools}:{cluster.environ['PATH']}"
-    job = Job(cluster, tmp_path, "saves", "--array=3-4", export)
-    job.wait_for("at work", 2)
-    job.signal("--signal=USR1", part="_4")
-    # It waits for that task alone: the other one goes on.
-    job.wait_for("resumed at 10")
-    assert "the job submitted goes on" in job.output
-    assert cluster.state(f"{job.id}_4") == "FAILED"  # Exit code 75.
-    assert cluster.state(f"{job.id}_3") == "RUNNING" and job.starts(3) == [0]
-    (later,) = re.findall(r"Submitted batch job (\d+)", job.output)
-    assert f"job {later}_4: attempt 1" in job.output and f"{job.exp_dir}_task_4" in job.output
-    assert cluster.run("scancel", later, job.id).returncode == 0
-
-
 SCENARIOS = (
     every_signal_saves_and_requeues_until_it_is_done,
     slurms_own_requeue_and_preemption_are_left_to_slurm,
@@ -272,7 +250,6 @@ SCENARIOS = (
     a_task_of_an_array_is_requeued_alone,
     trials_of_a_study_go_on_with_their_settings,
     workers_of_further_nodes_join_each_attempt,
-    a_site_without_requeue_gets_a_new_job,
 )
 
 

@@ -175,36 +175,6 @@ def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool], since:
 # What workers need, and the checks before they start.
 
 
-@dataclasses.dataclass(frozen=True)
-class JoinInputs:
-    """What workers that join need of the run.
-
-    Attributes:
-      files: Contents of the run's files, by name.
-      params_folder: The run's copy of the folder of its params; None: it has none, or can't be seen from here.
-      params_files: Relative paths of what the run has copied there; others were written by the run.
-    """
-
-    files: dict[str, bytes]
-    params_folder: Path | None = None
-    params_files: Sequence[str] = ()
-
-    def write(self, paths: RunPaths) -> None:
-        """Puts all of it into the workers' own folder, in place of what an earlier start of them has left there.
-
-        Raises:
-          OSError: It can't be written.
-        """
-        for folder in (paths.input_files, paths.params_folder):
-            shutil.rmtree(folder, ignore_errors=True)
-        for name, content in self.files.items():
-            (paths.exp_dir / name).parent.mkdir(exist_ok=True)
-            write_atomically(paths.exp_dir / name, content, 0o600)  # As the run has its run.json.
-        if self.params_folder is not None:  # The path in the run's run.json may be one of another machine.
-            names = [name for name in self.params_files if (self.params_folder / name).is_file()]
-            params_folder.copy_files(self.params_folder, names, paths.params_folder)
-
-
 class JoinPreparation(Preparation):
     """The checks before workers join: of this machine, the user's files, and the way to the run.
 
@@ -269,23 +239,31 @@ class JoinPreparation(Preparation):
         if not self.findings.errors:
             self._check_server()
 
-    def inputs(self) -> JoinInputs:
-        """What the workers need: the run's own if it can be seen from here."""
+    def write_inputs(self, paths: RunPaths) -> None:
+        """Puts what workers need into their own folder, in place of what an earlier start of them has left there: the
+        run's own files if they can be seen from here.
+
+        Raises:
+          OSError: It can't be written.
+        """
         if (run := self._target.run) is not None:
-            files = [run.params, run.config, run.specs, run.run_json]
-            contents = {path.name: path.read_bytes() for path in files}
-            contents |= {f"{INPUT_FILES}/{path.name}": path.read_bytes() for path in run.input_files.glob("*")}
-            copied = run_inputs.kept_digests(run)
-            return JoinInputs(contents) if copied is None else JoinInputs(contents, run.params_folder, list(copied))
-        assert self.paths is not None and self.inspection.specs is not None
-        contents = {
-            self.paths.params.name: self.values["params"].read_bytes(),
-            self.paths.config.name: self.values["config"].read_bytes(),
-            self.paths.specs.name: self.inspection.specs,
-        }
-        sources = input_files_of(self.inspection.config, self.values["params"].parent)
-        contents |= {f"{INPUT_FILES}/{name}": path.read_bytes() for name, path in sources.items()}
-        return JoinInputs(contents)
+            sources = {path.name: path for path in (run.params, run.config, run.specs, run.run_json)}
+            sources |= {f"{INPUT_FILES}/{path.name}": path for path in run.input_files.glob("*")}
+        else:
+            sources = {paths.params.name: self.values["params"], paths.config.name: self.values["config"]}
+            copies = input_files_of(self.inspection.config, self.values["params"].parent)
+            sources |= {f"{INPUT_FILES}/{name}": path for name, path in copies.items()}
+            assert self.inspection.specs is not None
+            write_atomically(paths.specs, self.inspection.specs)
+        for folder in (paths.input_files, paths.params_folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        for name, source in sources.items():
+            (paths.exp_dir / name).parent.mkdir(exist_ok=True)
+            write_atomically(paths.exp_dir / name, source.read_bytes(), 0o600)  # As the run has its run.json.
+        if run is not None and (copied := run_inputs.kept_digests(run)) is not None:
+            # The path in the run's run.json may be one of another machine.
+            names = [name for name in copied if (run.params_folder / name).is_file()]
+            params_folder.copy_files(run.params_folder, names, paths.params_folder)
 
     def _most_that_fit(self, slots: int | None) -> int:
         """As many workers as this machine has free CPUs for and the run has slots for, as far as is known here."""
@@ -309,7 +287,7 @@ class JoinPreparation(Preparation):
             )
         with tempfile.TemporaryDirectory() as folder:
             inputs = RunPaths(Path(folder))
-            JoinInputs(self.inputs().files).write(inputs)
+            self.write_inputs(inputs)
             identity = identity_of(inputs, self.overrides)
             self.findings.extend(check_path(target.server, target.credentials, target.password_file, identity))
 
@@ -417,7 +395,7 @@ def take_folder(joined: Path, host: str, claims: Claims) -> Path:
 
 def join(
     variables: RunVariables,
-    inputs: JoinInputs,
+    write_inputs: Callable[[RunPaths], None],
     overrides: Overrides,
     target: Target,
     claims: Claims,
@@ -428,7 +406,7 @@ def join(
 
     Args:
       variables: With the workers' own folder as run directory.
-      inputs: What they need of the run.
+      write_inputs: Puts what they need of the run there.
       overrides: Of the run.
       target: The run.
       claims: What this process holds.
@@ -442,9 +420,9 @@ def join(
     end_orphans(paths, variables.save_deadline_secs)
     with RunLock(paths) as lock:
         end_orphans(paths, variables.save_deadline_secs, has_lock=True)
-        inputs.write(paths)
+        write_inputs(paths)
         own = Settings(dataclasses.replace(variables, **target.values()), overrides)
-        if paths.run_json.name in inputs.files:  # The params of all workers must see the numbers of the run.
+        if target.run is not None:  # The params of all workers must see the numbers of the run.
             own = own.joined(Settings.read(paths.run_json).shared())
             run_directory.write_start(paths, own.variables)
         else:
@@ -513,7 +491,7 @@ def _prepare_and_join(
     variables = dataclasses.replace(preparation.variables(), exp_dir=folder)
     for note in preparation.findings.notes:
         print(f"note: {note}")
-    return join(variables, preparation.inputs(), preparation.overrides, target, claims, stop, RoleStarter())
+    return join(variables, preparation.write_inputs, preparation.overrides, target, claims, stop, RoleStarter())
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -42,7 +42,6 @@ class Job:
       name: As SLURM's commands take it. The id won't do in an array, whose last task has the id of the whole array.
       signal: The last one that has come; 0: none.
       run: `srun` of the run, once it is started.
-      again_file: Holds the first job's id where SLURM does not requeue and jobs are submitted one after the other.
     """
 
     def __init__(self, snapshot: Path) -> None:
@@ -50,7 +49,6 @@ class Job:
         self.id, self.task = os.environ["SLURM_JOB_ID"], os.environ.get("SLURM_ARRAY_TASK_ID", "")
         self.name = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{self.task}" if self.task else self.id
         self.restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-        self.again_file = snapshot / f"submitted_again{self.task and '_' + self.task}"
         self.signal = 0
         self.run: subprocess.Popen[bytes] | None = None
 
@@ -92,7 +90,7 @@ class Job:
         return self.facts().get("DerivedExitCode") == "0:125"
 
     def requeue(self) -> tuple[int, str]:
-        """Has the job, or a new one, go on after this attempt; (exit code, words)."""
+        """Has the job go on after this attempt; (exit code, words)."""
         facts = self.facts()
         if int(facts.get("Restarts", 0)) > self.restarts:
             return RESUMABLE, "and requeued by SLURM"
@@ -100,15 +98,9 @@ class Job:
             return RESUMABLE, "and not requeued (--no-requeue): submit it again to go on"
         if self.was_cancelled():
             return RESUMABLE, "and not requeued: it was cancelled: submit it again to go on"
-        if _tell("scontrol", "requeue", self.name):
+        if subprocess.call((*_DEAF, "scontrol", "requeue", self.name)) == 0:
             return RESUMABLE, "and requeued"
-        if not self.again_file.exists():  # The site forbids it: a new job goes on.
-            self.again_file.write_text(self.id)
-        os.environ.pop("SLURM_RESTART_COUNT", None)  # sbatch hands it on, and a new job has not been restarted.
-        array = [f"--array={self.task}"] if self.task else []
-        if _tell("sbatch", f"--dependency=afterany:{self.name}", *array, str(self.script)):
-            return RESUMABLE, "the job submitted goes on"
-        return FAILED, "but it can't be requeued, and no new job can be submitted: submit it again to go on"
+        return RESUMABLE, "but SLURM does not requeue it, see above: submit it again to go on"
 
 
 def _ask(*command: str) -> str:
@@ -116,11 +108,6 @@ def _ask(*command: str) -> str:
     with contextlib.suppress(subprocess.SubprocessError):
         return subprocess.check_output((*_DEAF, *command), stderr=subprocess.DEVNULL, text=True, timeout=_ANSWER_SECS)
     return ""
-
-
-def _tell(*command: str) -> bool:
-    """Whether one of SLURM's programs succeeds."""
-    return subprocess.call((*_DEAF, *command)) == 0
 
 
 def seconds(text: str) -> int | None:
@@ -259,8 +246,6 @@ def attempt(job: Job, snapshot: Path, exp_dir: Path, workers: str, options: list
         )
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     job.say(f"attempt {job.restarts + 1} on {node}, from train step {progress.step}: {exp_dir}")
-    if job.again_file.exists():
-        os.environ["TFAGENTS_SUBMITTED_AGAIN"] = job.again_file.read_text()
     lacked_before = job.lacked_memory()
     code = run_on_nodes(job, snapshot, exp_dir, workers, options)
     if code == 0:

@@ -14,6 +14,7 @@ This module runs on login nodes. It imports the standard library and parts of th
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import re
@@ -36,9 +37,6 @@ from tfagents_system.settings.variables import PATH, VARIABLES, WORKERS, as_text
 # Options of run_script.sh, which the job passes on to it: without and with a value.
 RUN_FLAGS = ("--keep",)
 RUN_OPTIONS = ("--set", "--study", "--from", "--take")
-# Options of sbatch that hold for this submission alone, not where the job is submitted again: without and with a value.
-_ONCE_FLAGS = ("-H", "--hold", "-W", "--wait", "--parsable", "--test-only", "-Q", "--quiet", "-v", "--verbose")
-_ONCE_OPTIONS = (("-b", "--begin"), ("-d", "--dependency"))
 _GPU_OPTION = re.compile(r" (-G|--gpus|--(gres|tres)[^ ]*[= ][^ ]*gpu)")
 _MEMORY_OPTION = re.compile(r" --mem(?:-per-[a-z]+)?[= ]")
 _MEGABYTES = re.compile(r" --mem[= ]([1-9]\d*)([KMGT]?)(?= |$)", re.IGNORECASE)
@@ -77,7 +75,6 @@ class Options(argparse.Namespace):
       array, nodes: As they were given; no array is empty.
       run: Options of run_script.sh.
       sbatch: Options of sbatch, as they were given: it knows its own, and what a cluster has added to them.
-      lasting: Those of them that hold as well when the job is submitted again.
     """
 
     vars_file: Path
@@ -87,7 +84,6 @@ class Options(argparse.Namespace):
     nodes: str
     run: list[str]
     sbatch: list[str]
-    lasting: list[str]
 
     @property
     def text(self) -> str:
@@ -120,11 +116,9 @@ def parse(arguments: Sequence[str]) -> Options:
         add(name, action="append", dest="run", type=f"{name}={{}}".format, metavar="NAME=VALUE", help=text)
     for name in RUN_FLAGS:
         add(name, action="append_const", dest="run", const=name, help="as for run_script.sh")
-    for names in _ONCE_OPTIONS:
-        add(*names, action="append", dest="once", type=f"{names[-1]}={{}}".format, help=argparse.SUPPRESS)
     words = list(arguments)
     ours = words[: words.index("--")] if "--" in words else words
-    options, others = parser.parse_known_args(ours, Options(run=[], once=[]))
+    options, others = parser.parse_known_args(ours, Options(run=[]))
     vars_file = others.pop(0) if others else ""
     if not vars_file or vars_file.startswith("-") or ours[0] != vars_file:
         raise UserError(f"the vars file comes first, as in {command} my_vars.sh --time 4:00:00 (--help says more)")
@@ -134,8 +128,7 @@ def parse(arguments: Sequence[str]) -> Options:
             "or move the run's directory away yourself"
         )
     options.vars_file = Path(os.path.abspath(vars_file))
-    options.lasting = [word for word in others if word not in _ONCE_FLAGS] + words[len(ours) + 1 :]
-    options.sbatch = options.once + others + words[len(ours) + 1 :]
+    options.sbatch = others + words[len(ours) + 1 :]
     return options
 
 
@@ -228,7 +221,8 @@ def read_run(options: Options, base: Mapping[str, str]) -> Run:
 
 def _check(options: Options, texts: Mapping[str, str], exp_dir: Path, folder: Path) -> list[str]:
     """Findings beside those about each variable by itself."""
-    ancestor, task = _existing(folder), re.search(r"_task_(\d+)$", exp_dir.name)
+    ancestor = next(path for path in (folder, *folder.parents) if path.exists())
+    task = re.search(r"_task_(\d+)$", exp_dir.name)
     rules = {
         f"{WORKERS}=auto must be a number in a job, whose CPUs follow from it: add {WORKERS}=8 to {options.vars_file}":
             texts[WORKERS] in ("", "auto"),
@@ -255,10 +249,6 @@ def _check(options: Options, texts: Mapping[str, str], exp_dir: Path, folder: Pa
     ]
 
 
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.parents) if path.exists())
-
-
 def _refers_to_job(text: str) -> bool:
     return any(f"@{name}@" in text for name in _OF_JOB)
 
@@ -276,7 +266,7 @@ def job_script(run: Run, snapshot: Path) -> str:
         asked.append(f"--mem={run.memory_mb}M")
     if "--no-requeue" not in options.sbatch:
         asked.append("--requeue")
-    lines = [[word] for word in asked] + ([options.lasting] if options.lasting else [])
+    lines = [[word] for word in asked] + ([options.sbatch] if options.sbatch else [])
     texts = {
         "name": _sbatch_word(run.values["exp_name"]),
         "folder": _sbatch_word(os.getcwd()),
@@ -428,7 +418,7 @@ def sbatch_command(options: Options, snapshot: Path) -> list[str]:
 
 def submit(run: Run, snapshot: Path, environ: Mapping[str, str]) -> int:
     """Freezes, checks and submits; returns the exit code. What was written in vain is removed again."""
-    existing, command = _existing(snapshot), sbatch_command(run.options, snapshot)
+    command = sbatch_command(run.options, snapshot)
     waits = bool({"-W", "--wait"} & set(command))  # The exit code is then the job's.
     try:
         freeze(run, snapshot, snapshot)
@@ -436,23 +426,21 @@ def submit(run: Run, snapshot: Path, environ: Mapping[str, str]) -> int:
         _say(f"run directory {run.exp_dir}{_TASK if run.options.array else ''}, job script {snapshot}/job.sbatch")
         done = subprocess.run(command, env=dict(environ), stderr=None if waits else subprocess.PIPE, check=False)
     except BaseException:
-        _drop(snapshot, existing)
+        _drop(snapshot)
         raise
     message = (done.stderr or b"").decode(errors="backslashreplace").rstrip()
     _say(message)
     if done.returncode and not waits and "timed out" not in message.lower():  # Else a job may be in the queue.
-        _drop(snapshot, existing)
+        _drop(snapshot)
         _say(f"error: sbatch refused the job with exit code {done.returncode}, see above: nothing was submitted")
     return done.returncode
 
 
-def _drop(snapshot: Path, existing: Path) -> None:
-    """Removes a snapshot, and the empty folders that were made for it below one that existed."""
+def _drop(snapshot: Path) -> None:
+    """Removes a snapshot, and the folders that are empty then."""
     shutil.rmtree(snapshot, ignore_errors=True)
-    for folder in snapshot.parents:
-        if folder == existing or any(folder.iterdir()):
-            break
-        folder.rmdir()
+    with contextlib.suppress(OSError):
+        os.removedirs(snapshot.parent)
 
 
 def dry_run(run: Run, snapshot: Path, environ: Mapping[str, str]) -> int:

@@ -29,10 +29,8 @@ from tfagents_system.launch.run_settings import (
     EDITS,
     FRESH,
     KEEP,
-    SUBMITTED_AGAIN,
     RunSettings,
     add_edit_options,
-    job_of,
     resolve,
 )
 from tfagents_system.launch.supervisor import end_orphans, supervise
@@ -420,7 +418,7 @@ def _write_run(preparation: Preparation) -> bool:
     uses_copies = run_directory.has_begun(paths)
     overrides = dataclasses.replace(preparation.overrides, defaults=inspection.defaults)
     settings = Settings(variables, overrides, inspection.attributes, inspection.config)
-    run_directory.write_inputs(paths, settings, preparation.files(), job=job_of(preparation.environ))
+    run_directory.write_inputs(paths, settings, preparation.files(), job=preparation.environ.get("SLURM_JOB_ID"))
     write_atomically(paths.specs, inspection.specs)
     if run_directory.is_finished(paths):
         tell_finished(variables.exp_name, paths)
@@ -498,8 +496,7 @@ def main(*, starts: bool = False) -> int:
         lock.release()
         return EXIT_DONE
     stop = StopFlag.of_supervisor()
-    for name in (EDITS, SUBMITTED_AGAIN):  # From now on the run directory says what these do.
-        os.environ.pop(name, None)
+    os.environ.pop(EDITS, None)  # From now on the run directory says what it does.
     return supervise(variables, stop, RoleStarter(), lock)
 
 

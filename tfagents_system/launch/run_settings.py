@@ -34,8 +34,6 @@ from tfagents_system.settings.variables import (
 # Tells a start what to do with files that were edited since the run began.
 EDITS, KEEP, FRESH = "TFAGENTS_EDITS", "keep", "fresh"
 EDIT_OPTIONS = {KEEP: "--keep", FRESH: "--fresh"}
-# The first job's id, for a job that was submitted because SLURM did not requeue the one before (cluster/requeue.py).
-SUBMITTED_AGAIN = "TFAGENTS_SUBMITTED_AGAIN"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,13 +121,8 @@ def add_edit_options(parser: argparse.ArgumentParser, *, fresh: bool = True) -> 
 
 
 def _is_again(environ: Mapping[str, str]) -> bool:
-    """Whether SLURM, or a job before, has started this: nobody is there to answer, and an edit must not end it."""
-    return int(environ.get("SLURM_RESTART_COUNT") or 0) > 0 or SUBMITTED_AGAIN in environ
-
-
-def job_of(environ: Mapping[str, str]) -> str | None:
-    """The id of the SLURM job that makes this start; the first one's where it was submitted again."""
-    return environ.get(SUBMITTED_AGAIN) or environ.get("SLURM_JOB_ID")
+    """Whether SLURM has requeued this: nobody is there to answer, and an edit must not end it."""
+    return int(environ.get("SLURM_RESTART_COUNT") or 0) > 0
 
 
 def _edits_of_start(edits: str | None, run: RunPaths | None, environ: Mapping[str, str]) -> str | None:
@@ -138,8 +131,9 @@ def _edits_of_start(edits: str | None, run: RunPaths | None, environ: Mapping[st
     Jobs that are requeued and tasks never compare files, and a job begins a run anew (`--fresh`) once.
     """
     if edits == FRESH and _is_again(environ):
-        jobs = run_directory.read_run_json(run).get("jobs", []) if run is not None else [job_of(environ)]
-        return KEEP if job_of(environ) in jobs else FRESH
+        job = environ.get("SLURM_JOB_ID")
+        jobs = run_directory.read_run_json(run).get("jobs", []) if run is not None else [job]
+        return KEEP if job in jobs else FRESH
     return KEEP if edits is None and (_is_again(environ) or task_of(environ)) else edits
 
 
