@@ -34,6 +34,7 @@ from tests.support.gateway_for_tests import (
 from tests.support.ports import free_port
 from tests.support.settings_for_tests import variables_with
 from tests.support.waiting import gone
+from tests.support.warm_starts import WarmPopen
 from tfagents_system import sac_collect
 from tfagents_system.errors import EXIT_RENEW, UserError
 from tfagents_system.run_files.run_paths import RunPaths
@@ -60,7 +61,7 @@ class Host:
 
     def start(self, name: str, *arguments: object) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", f"tests.support.{name}", *map(str, arguments)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        process = WarmPopen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert process.stdout is not None and process.stdout.readline()
         return process
 
