@@ -17,7 +17,7 @@ from tests.support.ports import free_port
 from tests.support.warm_starts import WarmPopen
 from tfagents_system.errors import UserError
 from tfagents_system.machine import peers
-from tfagents_system.transport import connection, loopback
+from tfagents_system.transport import loopback
 from tfagents_system.transport.connection import Connection
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -251,23 +251,6 @@ def test_while_a_client_lives_no_other_user_takes_the_place_of_its_server():
     assert dialler.address == f"127.0.0.1:{port}"
     dialler.close()  # gRPC's own threads may dial still.
     assert not as_nobody(lambda: any(listens(port, way) for way in _LISTENERS))
-
-
-def test_a_program_of_ours_that_does_not_share_its_port_is_refused_unless_that_is_allowed(monkeypatch):
-    monkeypatch.setattr(connection, "_HOLD_SECS", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as tunnel:
-        port = tunnel.getsockname()[1]
-        with pytest.raises(UserError, match="a program of yours that does not share it"):
-            Connection(f"127.0.0.1:{port}", lambda: False)
-        monkeypatch.setenv("SAC_ALLOW_STRANGERS", "1")
-        assert Connection(f"[::1]:{port}", lambda: False).address == f"127.0.0.1:{port}"
-
-
-@pytest.mark.parametrize("server", ["node7:8008", "localhost.evil.org:8008", "127.0.0.2:8008", "[::2]:8008", ":8008"])
-def test_reverb_elsewhere_is_not_dialled(server):
-    assert peers.address_here(server) is None
-    with pytest.raises(UserError, match="is on another machine"):
-        Connection(server, lambda: False)
 
 
 _STRANGER = """

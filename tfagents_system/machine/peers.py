@@ -21,19 +21,9 @@ from pathlib import Path
 from tfagents_system.errors import UserError
 
 ALLOW_STRANGERS = "SAC_ALLOW_STRANGERS"
-_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 _LOCAL, _REMOTE, _STATE, _UID, _INODE = 1, 2, 3, 7, 9  # Columns.
 _LISTENS = "0A"
-
-
-def address_here(server: str) -> str | None:
-    """`127.0.0.1:port`, where `host:port` is on this machine; None for another one.
-
-    The name `localhost` is never dialled: it means `[::1]` as well, where the replay server does not listen.
-    """
-    host, _, port = server.rpartition(":")
-    return f"127.0.0.1:{port}" if host in _HOSTS else None
 
 
 def hold_port(port: int) -> socket.socket:
@@ -70,15 +60,6 @@ def _bound(family: socket.AddressFamily, everywhere: str, port: int) -> socket.s
 def users_listening(port: int) -> set[int]:
     """The users who listen on a port at any address of this machine, as far as the kernel's tables can be read."""
     return {int(row[_UID]) for row in _rows() if row[_STATE] == _LISTENS and _parse(row[_LOCAL])[1] == port}
-
-
-def not_ours(port: int) -> str:
-    """The message for a port that can't be held."""
-    return (
-        f"port {port} of this machine belongs to another user, or to a program of yours that does not share it. "
-        "Nothing is sent there: whoever answers could run programs as you. Choose another SAC_REVERB_PORT, or set "
-        f"{ALLOW_STRANGERS}=1 where all users of this machine may do what you may"
-    )
 
 
 def uid_of_peer(connection: socket.socket) -> int | None:

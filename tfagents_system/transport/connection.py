@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import queue
 import socket
@@ -28,8 +27,6 @@ _SPEAK_SECS = 60.0
 # larger ones get a stream of their own, which ends with them. Workers send segments from one thread.
 _STREAMED, _STREAM_BYTES = "segments", 2**18
 _LEAST_BYTES_PER_SEC = 16 * 1024  # Of a line to another machine.
-# Older kernels report a connection that our killed server left half closed as root's, for at most a minute.
-_HOLD_SECS = 75.0
 # Sockets that hold the servers' ports for the life of the process: gRPC may reconnect by itself at any time.
 _HELD: dict[int, socket.socket] = {}
 
@@ -78,62 +75,54 @@ class Waiting:
         return self._what if isinstance(self._what, str) else self._what()
 
 
-def _own_server(server: str, stop: Callable[[], bool]) -> str:
-    """The address of a server on this machine; no other user can listen on it until this process ends.
+def _hold(port: int) -> None:
+    """Keeps other users from listening on a port of this machine until this process ends.
 
     Raises:
-      UserError, StoppedError: See `Connection`.
+      UserError: One of them does.
     """
-    address = peers.address_here(server)
-    if address is None:
-        raise UserError(f"the replay server {server} is on another machine: join the run through its gateway")
-    port = int(address.rpartition(":")[2])
-    waiting = Waiting(f"port {port} to be free of other users' sockets", _HOLD_SECS, stop)
-    while port not in _HELD:
-        try:
-            _HELD[port] = peers.hold_port(port)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:  # For example, no file descriptor is left.
-                raise
-            if peers.other_users_are_allowed():
-                logging.warning("%s=1: %s may be another user's", peers.ALLOW_STRANGERS, address)
-                break
-            fault = UserError(peers.not_ours(port))
-            if peers.users_listening(port) - {os.geteuid()}:
-                raise fault from None
-            try:
-                waiting.check()
-            except ServerUnreachableError:
-                raise fault from None
-            time.sleep(0.1)
-    return address
+    if port in _HELD or peers.other_users_are_allowed():
+        return
+    try:
+        _HELD[port] = peers.hold_port(port)
+    except OSError as error:
+        if peers.users_listening(port) - {os.geteuid()}:
+            raise UserError(
+                f"port {port} of this machine belongs to another user. Nothing is sent there: whoever answers could "
+                f"run programs as you. Choose another SAC_REVERB_PORT, or set {peers.ALLOW_STRANGERS}=1 where all "
+                "users of this machine may do what you may"
+            ) from None
+        # Older kernels report a connection that our killed server left half closed as root's, for at most a minute.
+        logging.warning("port %d is not held: %s", port, error)
 
 
 class Connection:
     """Puts items into tables and reads them.
 
     Args:
-      address: `host:port` of the server, on this machine.
+      address: `host:port`: of the server on this machine, or of the gateway where there is a tunnel.
       stop: Tells whether the role is to stop; ends every wait.
-      tunnel: A Unix socket that leads to a server on another machine, whatever its address is.
+      tunnel: The Unix socket that leads to the gateway.
 
     Attributes:
-      address: As it is dialled, `127.0.0.1:port`; that of the gateway where there is a tunnel.
+      address: As above; on this machine `127.0.0.1:port`, as `localhost` means `[::1]` as well.
       stop: As above; may be replaced.
-      is_far: The server is on another machine.
+      is_far: There is a tunnel.
 
     Raises:
       UserError: Another user owns the port, so we would talk to their server.
-      StoppedError: The role was told to stop.
     """
 
     def __init__(self, address: str, stop: Callable[[], bool], tunnel: str | None = None) -> None:
-        self.address = _own_server(address, stop) if tunnel is None else address
-        self.stop = stop
-        self.is_far = tunnel is not None
-        if self.is_far:
+        self.address, self.stop, self.is_far = address, stop, tunnel is not None
+        if tunnel is not None:
             loopback.never_in_process()
-        self._client = reverb.Client(self.address if tunnel is None else f"unix:{tunnel}")
+            self._client = reverb.Client(f"unix:{tunnel}")
+        else:
+            port = int(address.rpartition(":")[2])
+            _hold(port)
+            self.address = f"127.0.0.1:{port}"
+            self._client = reverb.Client(self.address)
         self._closed = threading.Event()
         self._newest: list[NewestReader] = []
         self._stream: reverb.TrajectoryWriter | None = None
