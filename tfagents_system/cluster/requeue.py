@@ -24,10 +24,8 @@ from pathlib import Path
 from typing import Any
 
 FAILED, BAD_INPUT, RESUMABLE = 1, 2, 75  # See errors.py.
-MOST_IDLE = 2  # Attempts in a row that could save but had nothing new.
-MOST_DEATHS = 5  # Attempts in a row that died without a word, such as with their node or by preemption without grace.
+MOST_IDLE = 5  # Attempts in a row that have saved nothing new.
 _LEAVE_SECS, _ANSWER_SECS = 30, 30
-_EARLY_SECS = 60  # SLURM's warning may come this much earlier than requested.
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 # Exit codes of a run that was stopped.
 _STOPPED = (RESUMABLE, *(128 + number for number in (signal.SIGINT, *_SIGNALS)))
@@ -44,8 +42,7 @@ class Job:
       run: `srun` of the run, once it is started.
     """
 
-    def __init__(self, snapshot: Path) -> None:
-        self.script = snapshot / "job.sbatch"
+    def __init__(self) -> None:
         self.id, self.task = os.environ["SLURM_JOB_ID"], os.environ.get("SLURM_ARRAY_TASK_ID", "")
         self.name = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{self.task}" if self.task else self.id
         self.restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
@@ -66,24 +63,13 @@ class Job:
         text = _ask("scontrol", "--oneliner", "--details", "show", "job", self.name)
         return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text))
 
-    def state(self) -> tuple[str, str, int | None]:
-        """(state, reason, seconds to the time limit), from `squeue`: ("", "", None) if it does not answer."""
-        text = _ask("squeue", "--noheader", "--states=all", f"--jobs={self.name}", "--format=%T|%r|%L")
-        state, reason, left = (*text.partition("\n")[0].strip().split("|"), "", "")[:3]
-        return state, reason, seconds(left)
-
     def was_cancelled(self) -> bool:
         """SLURM ends a job at its time limit as it ends a cancelled one: only the reason differs."""
-        state, reason, _ = self.state()
-        if not state:
+        text = _ask("squeue", "--noheader", "--states=all", f"--jobs={self.name}", "--format=%T|%r")
+        state, _, reason = text.partition("\n")[0].strip().partition("|")
+        if not state:  # It does not answer.
             return self.signal == signal.SIGTERM
         return state != "RUNNING" and reason != "TimeLimit"
-
-    def is_at_time_limit(self) -> bool:
-        """Whether the warning before the time limit may have ended this attempt."""
-        left = self.state()[2]
-        warnings = re.findall(r"(?m)^#SBATCH.*--signal[= ]?\S*@(\d+)", self.script.read_text())
-        return left is not None and left <= int(warnings[-1]) + _EARLY_SECS  # The user's own option is the last.
 
     def lacked_memory(self) -> bool:
         """SLURM's word on the steps of this attempt, and of earlier ones."""
@@ -110,15 +96,6 @@ def _ask(*command: str) -> str:
     return ""
 
 
-def seconds(text: str) -> int | None:
-    """Of SLURM's `[[days-]hours:]minutes:seconds`; None of `UNLIMITED` and the like."""
-    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
-    if match is None:
-        return None
-    days, hours, minutes, secs = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + secs
-
-
 @dataclasses.dataclass
 class Progress:
     """Whether a run that is requeued repeatedly gets on; kept in `requeues` of the run directory.
@@ -126,15 +103,13 @@ class Progress:
     Attributes:
       step: Train step of the newest complete checkpoint.
       stored_steps: Environment steps of the saved experience.
-      idle: Attempts in a row that added to neither.
-      is_open: The last attempt died without a word.
+      idle: Attempts in a row that added to neither, the one under way included: it may die without a word.
       snapshot: What they ran. Whoever submits the run again has changed something: the count begins anew.
     """
 
     step: int
     stored_steps: int
     idle: int = 0
-    is_open: bool = False
     snapshot: str = ""
 
     @classmethod
@@ -150,18 +125,15 @@ class Progress:
         (exp_dir / "requeues.new").write_text(json.dumps(dataclasses.asdict(self)))
         os.replace(exp_dir / "requeues.new", exp_dir / "requeues")
 
-    def count(self, exp_dir: Path, *, has_saved: bool, is_to_blame: bool) -> None:
-        """Counts an attempt that is over.
+    def look(self, exp_dir: Path, *, has_saved: bool) -> None:
+        """Looks what the last attempt has added.
 
         Args:
           has_saved: All of it: then experience counts, for there are no updates while the first is collected.
-          is_to_blame: The attempt counts even if it ended before the trainer was at work.
         """
         step, stored = saved_step(exp_dir), stored_steps(exp_dir) if has_saved else self.stored_steps
         if step != self.step or stored > self.stored_steps:
             self.step, self.stored_steps, self.idle = step, stored, 0
-        elif is_to_blame or was_at_work(exp_dir):
-            self.idle += 1
 
 
 def saved_step(exp_dir: Path) -> int:
@@ -173,12 +145,6 @@ def saved_step(exp_dir: Path) -> int:
 
 def stored_steps(exp_dir: Path) -> int:
     return int(_read_json(exp_dir / "heartbeats/replay.json").get("env_steps") or 0)
-
-
-def was_at_work(exp_dir: Path) -> bool:
-    """Whether the attempt came so far that it could have trained."""
-    beat = exp_dir / "heartbeats/trainer.json"
-    return _written(beat) > _written(exp_dir / "requeues") and _read_json(beat).get("state") != "starting"
 
 
 def was_stopped(exp_dir: Path) -> bool:
@@ -235,15 +201,11 @@ def _start(count: int, first: int, *command: object) -> subprocess.Popen[bytes]:
 def attempt(job: Job, snapshot: Path, exp_dir: Path, workers: str, options: list[str]) -> tuple[int, str]:
     """Runs until the run ends; (the job's exit code, words)."""
     progress = Progress.read(exp_dir, snapshot)
-    if progress.is_open:
-        progress.count(exp_dir, has_saved=False, is_to_blame=False)
-    progress.is_open = True
+    progress.look(exp_dir, has_saved=False)
+    if progress.idle >= MOST_IDLE:
+        return FAILED, f"not started: {_why_idle(progress, exp_dir)}"
+    progress.idle += 1
     progress.write(exp_dir)
-    if progress.idle >= MOST_DEATHS:
-        return FAILED, (
-            f"not started: it has died {progress.idle} times in a row, and no update after step {progress.step} was "
-            f"saved. See {exp_dir}/logs; a shorter SAC_CHECKPOINT_MINUTES saves more often"
-        )
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     job.say(f"attempt {job.restarts + 1} on {node}, from train step {progress.step}: {exp_dir}")
     lacked_before = job.lacked_memory()
@@ -257,26 +219,26 @@ def attempt(job: Job, snapshot: Path, exp_dir: Path, workers: str, options: list
     is_stopped = code in _STOPPED or (code == FAILED and was_stopped(exp_dir))
     if not is_stopped and code <= 128:
         return code, f"failed with exit code {code}, not requeued: see {exp_dir}/logs"
-    # An attempt that never completed its start is excused if it was stopped before the time limit. With as little time,
-    # or for a reason of its own such as a launch that fails, the next one would end in the same way.
-    is_to_blame = not is_stopped or job.is_at_time_limit()
-    progress.count(exp_dir, has_saved=code == RESUMABLE, is_to_blame=is_to_blame)
-    progress.is_open = False
+    progress.look(exp_dir, has_saved=code == RESUMABLE)
     progress.write(exp_dir)
     if progress.idle >= MOST_IDLE:
-        return FAILED, (
-            f"not requeued: {progress.idle} attempts in a row have saved no update after step {progress.step}, nor "
-            f"more experience: give it more time (--time), or see above and {exp_dir}/logs for what is in its way"
-        )
+        return FAILED, f"not requeued: {_why_idle(progress, exp_dir)}"
     outcome = "saved" if code == RESUMABLE else f"ended with exit code {code}"
     code, words = job.requeue()
     return code, f"{outcome}, {words}"
 
 
+def _why_idle(progress: Progress, exp_dir: Path) -> str:
+    return (
+        f"{progress.idle} attempts in a row have saved no update after step {progress.step}, nor more experience: give "
+        f"it more time (--time), save more often (SAC_CHECKPOINT_MINUTES), or see {exp_dir}/logs for what is in its way"
+    )
+
+
 def main() -> int:
     """The program; returns the job's exit code."""
     snapshot, run_directory, workers, *options = sys.argv[1:]
-    job = Job(Path(snapshot))
+    job = Job()
     for number in _SIGNALS:
         signal.signal(number, job.stop)
     exp_dir = Path(f"{run_directory}_task_{job.task}" if job.task else run_directory)
