@@ -55,7 +55,7 @@ def test_the_dry_run_prints_the_job_script_and_writes_nothing(user: User) -> Non
     assert shown == GOLDEN.read_text()
     assert not user.exp_dir.exists() and user.calls == []
     assert "  sbatch --time 1:00:00 --partition=long --comment 'x \"y\"' " in done.stderr
-    assert f"\nrun directory: {user.exp_dir}\n" in done.stderr
+    assert f"run directory {user.exp_dir}, job script " in done.stderr
 
 
 def test_the_job_script_that_is_submitted_is_the_one_that_was_shown(user: User) -> None:

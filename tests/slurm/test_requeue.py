@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 # In place of run_script.sh: it updates, and saves when it is told to stop, as far as `behaviour` says.
 FAKE_RUN = """#!{python}
-import json, os, signal, sys, time
+import os, signal, sys, time
 from pathlib import Path
 
 task = os.environ.get("SLURM_ARRAY_TASK_ID")
@@ -28,9 +28,7 @@ exp_dir, behaviour = Path({exp_dir!r} + (f"_task_{{task}}" if task else "")), {b
 folders = sorted(exp_dir.glob("checkpoints/checkpoint_*"))
 step = int(folders[-1].name[-10:]) if folders else 0
 print("resumed at", step, flush=True)
-if behaviour.startswith("exit"):
-    sys.exit(int(behaviour.split()[1]))
-if step >= 20 and behaviour != "idle":
+if step >= 20:
     sys.exit(0)
 def save():
     folder = exp_dir / f"checkpoints/checkpoint_{{step + 10:010d}}"
@@ -46,10 +44,6 @@ for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, stop)
 if behaviour == "saves at once":
     save()
-if behaviour != "starting":
-    (exp_dir / "heartbeats").mkdir(parents=True, exist_ok=True)
-    (exp_dir / "heartbeats/trainer.json").write_text(json.dumps({{"state": "updating"}}))
-    (exp_dir / "heartbeats/trainer.json").touch()
 print("at work", flush=True)
 time.sleep(60)
 """

@@ -22,7 +22,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -300,14 +299,9 @@ def _quoted(text: str) -> str:
     return word
 
 
-def freeze(run: Run, target: Path, snapshot: Path) -> None:
-    """Writes what the job runs.
-
-    Args:
-      target: A folder that is made.
-      snapshot: The one that the job script names: another in a dry run, which leaves nothing.
-    """
-    package, ignore = target / "package", shutil.ignore_patterns("__pycache__")
+def freeze(run: Run, snapshot: Path) -> None:
+    """Writes what the job runs."""
+    package, ignore = snapshot / "package", shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "tfagents_system", package / "tfagents_system", symlinks=True, ignore=ignore)
     if (ROOT / "setup.sh").is_file():  # Installed with pip, the toolkit is its package alone.
         shutil.copytree(ROOT / "config", package / "config", symlinks=True)
@@ -315,23 +309,23 @@ def freeze(run: Run, target: Path, snapshot: Path) -> None:
             shutil.copy2(ROOT / name, package / name)
         if (ROOT / ".venv").exists():  # The environment stays where it is: jobs install nothing.
             (package / ".venv").symlink_to(ROOT / ".venv")
-    params_folder.copy_files(run.values["params"].parent, run.files, target / "params")
+    params_folder.copy_files(run.values["params"].parent, run.files, snapshot / "params")
     for name in ("config", "grid"):
         if name in run.values:
-            shutil.copyfile(run.values[name], target / f"{name}.json")
-    variables = target / "variables.sh"
+            shutil.copyfile(run.values[name], snapshot / f"{name}.json")
+    variables = snapshot / "variables.sh"
     variables.touch(mode=0o600)  # People put tokens into SAC_JOB_PRELUDE.
-    variables.write_text(variables_script(run, target), errors="surrogateescape")
-    (target / "job.sbatch").write_text(job_script(run, snapshot), errors="surrogateescape")
+    variables.write_text(variables_script(run, snapshot), errors="surrogateescape")
+    (snapshot / "job.sbatch").write_text(job_script(run, snapshot), errors="surrogateescape")
 
 
-def variables_script(run: Run, target: Path) -> str:
+def variables_script(run: Run, snapshot: Path) -> str:
     """variables.sh: bash that assigns the variables as they were resolved."""
-    params = target / "params" / run.values["params"].name
+    params = snapshot / "params" / run.values["params"].name
     if not run.files:
-        params = target / "package" / os.path.relpath(os.path.realpath(run.values["params"]), ROOT)
-    own = {"SAC_PARAMS": params, "SAC_CONFIG": target / "config.json", "SAC_EXP_DIR": run.exp_dir, "SAC_LOGS_DIR": ""}
-    own |= {"SAC_GRID": target / "grid.json"} if "grid" in run.values else {}
+        params = snapshot / "package" / os.path.relpath(os.path.realpath(run.values["params"]), ROOT)
+    own = {"SAC_PARAMS": params, "SAC_CONFIG": snapshot / "config.json", "SAC_EXP_DIR": run.exp_dir, "SAC_LOGS_DIR": ""}
+    own |= {"SAC_GRID": snapshot / "grid.json"} if "grid" in run.values else {}
     lines = [f"# What {run.options.vars_file} said on {time.strftime('%F %T')}."]
     # Of the job's folders, what the vars file itself has made.
     scratch = {name: run.environ[name] for name in ("SLURM_TMPDIR", "TMPDIR") if name in run.environ}
@@ -358,7 +352,7 @@ def _export(name: str, text: str) -> str:
 # The check, and the submission.
 
 
-def check(run: Run, target: Path, environ: Mapping[str, str]) -> None:
+def check(run: Run, snapshot: Path, environ: Mapping[str, str]) -> None:
     """Makes the checks of a start with what was frozen, as far as they don't follow from the job's machine.
 
     Raises:
@@ -369,7 +363,7 @@ def check(run: Run, target: Path, environ: Mapping[str, str]) -> None:
         return
     secs = os.environ.get("TFAGENTS_CHECK_SECS") or _CHECK_SECS  # Tests have more, on machines that are busy.
     _say(f"checking params, environment and memory, for at most {secs} s (--no_check leaves it out)")
-    script, variables = target / "package/tfagents_system/launch/run_script.sh", target / "variables.sh"
+    script, variables = snapshot / "package/tfagents_system/launch/run_script.sh", snapshot / "variables.sh"
     of_job = {"SLURM_JOB_ID": "0", "SLURM_RESTART_COUNT": "0", "TFAGENTS_JOB_MB": _memory_of_job(run)}
     of_job |= {"SLURM_ARRAY_TASK_ID": run.options.first_task} if run.options.array else {}
     done = subprocess.run(
@@ -377,7 +371,7 @@ def check(run: Run, target: Path, environ: Mapping[str, str]) -> None:
         env={**environ, **of_job}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="backslashreplace", check=False,
     )  # fmt: skip
-    (target / "check.txt").write_text(done.stdout)
+    (snapshot / "check.txt").write_text(done.stdout)
     lines = done.stdout.splitlines()
     if done.returncode in (0, EXIT_BAD_INPUT):
         _say("\n".join(line for line in lines if re.match(r"(ERROR|error:|note|  \|) ", line)))
@@ -410,49 +404,37 @@ def _memory_of_job(run: Run) -> str:
     return "" if given is None else str(int(int(given[1]) * 1024.0 ** ("KMGT".index(given[2].upper() or "M") - 1)))
 
 
-def sbatch_command(options: Options, snapshot: Path) -> list[str]:
-    """The words of the submission."""
-    array = [f"--array={options.array}{'' if '%' in options.array else f'%{_TASKS_AT_ONCE}'}"] if options.array else []
-    return ["sbatch", *options.sbatch, *array, str(snapshot / "job.sbatch")]
-
-
 def submit(run: Run, snapshot: Path, environ: Mapping[str, str]) -> int:
-    """Freezes, checks and submits; returns the exit code. What was written in vain is removed again."""
-    command = sbatch_command(run.options, snapshot)
+    """Freezes, checks and submits, or shows what would be submitted: then only the job script goes to standard output.
+
+    What was written in vain is removed again. Returns the exit code.
+    """
+    options, is_kept = run.options, False
+    array = [f"--array={options.array}{'' if '%' in options.array else f'%{_TASKS_AT_ONCE}'}"] if options.array else []
+    command = ["sbatch", *options.sbatch, *array, str(snapshot / "job.sbatch")]
     waits = bool({"-W", "--wait"} & set(command))  # The exit code is then the job's.
     try:
-        freeze(run, snapshot, snapshot)
+        freeze(run, snapshot)
+        _say(f"run directory {run.exp_dir}{_TASK if options.array else ''}, job script {snapshot}/job.sbatch")
+        if options.is_dry:
+            _say(f"nothing is submitted. Without --dry_run, from {os.getcwd()}:\n  {shlex.join(command)}")
+            _say("the job script:")
+            print((snapshot / "job.sbatch").read_text(), end="", flush=True)
         check(run, snapshot, environ)
-        _say(f"run directory {run.exp_dir}{_TASK if run.options.array else ''}, job script {snapshot}/job.sbatch")
+        if options.is_dry:
+            return EXIT_DONE
         done = subprocess.run(command, env=dict(environ), stderr=None if waits else subprocess.PIPE, check=False)
-    except BaseException:
-        _drop(snapshot)
-        raise
-    message = (done.stderr or b"").decode(errors="backslashreplace").rstrip()
-    _say(message)
-    if done.returncode and not waits and "timed out" not in message.lower():  # Else a job may be in the queue.
-        _drop(snapshot)
-        _say(f"error: sbatch refused the job with exit code {done.returncode}, see above: nothing was submitted")
-    return done.returncode
-
-
-def _drop(snapshot: Path) -> None:
-    """Removes a snapshot, and the folders that are empty then."""
-    shutil.rmtree(snapshot, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        os.removedirs(snapshot.parent)
-
-
-def dry_run(run: Run, snapshot: Path, environ: Mapping[str, str]) -> int:
-    """Says what a submission would do, and checks; only the job script goes to standard output."""
-    _say(f"nothing is submitted. Without --dry_run, from {os.getcwd()}:")
-    _say(f"  {shlex.join(sbatch_command(run.options, snapshot))}")
-    _say(f"run directory: {run.exp_dir}{_TASK if run.options.array else ''}\nthe job script:")
-    with tempfile.TemporaryDirectory(prefix="sac_submit_") as folder:
-        freeze(run, Path(folder), snapshot)
-        print((Path(folder) / "job.sbatch").read_text(), end="", flush=True)
-        check(run, Path(folder), environ)
-    return EXIT_DONE
+        message = (done.stderr or b"").decode(errors="backslashreplace").rstrip()
+        _say(message)
+        is_kept = not done.returncode or waits or "timed out" in message.lower()  # Then a job may be in the queue.
+        if not is_kept:
+            _say(f"error: sbatch refused the job with exit code {done.returncode}, see above: nothing was submitted")
+        return done.returncode
+    finally:
+        if not is_kept:
+            shutil.rmtree(snapshot, ignore_errors=True)
+            with contextlib.suppress(OSError):  # Folders that are empty then.
+                os.removedirs(snapshot.parent)
 
 
 def _say(text: str) -> None:
@@ -466,7 +448,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = read_run(parse(sys.argv[1:] if arguments is None else arguments), base)
     snapshot = run.folder / "snapshot" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     try:
-        return (dry_run if run.options.is_dry else submit)(run, snapshot, environ_of_sbatch(run, base))
+        return submit(run, snapshot, environ_of_sbatch(run, base))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
