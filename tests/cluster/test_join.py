@@ -37,7 +37,6 @@ from tfagents_system.machine.files import write_json
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_inputs import origin_of_run
-from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params_class
 from tfagents_system.settings.overrides import Overrides
@@ -322,7 +321,6 @@ def workers_in(
     stop: StopFlag,
     program: str,
     run: RunPaths | None = None,
-    lock: RunLock | None = None,
     follows: bool = False,
 ) -> Supervisor:
     spec = {"exp_dir": str(folder), "roles": {"worker": program}, "workers": 2, "max_restarts": 1}
@@ -333,7 +331,7 @@ def workers_in(
     target = Target("node7:8443", Path("/credentials"), None, run, follows)
     starter = ProgramStarter(command_of(spec))
     rules = functools.partial(join.JoinRules, target=target)
-    return Supervisor(variables, plan, Claims(), 0, stop, starter, rules, step_secs=0.02, lock=lock)
+    return Supervisor(variables, plan, Claims(), 0, stop, starter, rules, step_secs=0.02)
 
 
 def test_their_settings_have_the_numbers_of_the_run_and_its_place(
@@ -355,10 +353,6 @@ def test_their_settings_have_the_numbers_of_the_run_and_its_place(
     assert (found.server, found.credentials_dir) == ("node7:8443", Path("/credentials"))
     assert (found.seed, found.envs_per_worker, found.train_cpus, found.local_workers) == (5, 3, 1, 2), "of the run"
     assert (found.collect_worker_cpus, found.worker_role, found.exp_dir) == (3, "eval", own.exp_dir), "its own"
-
-
-def test_a_stopped_run_is_told_from_one_that_is_done(folder: Path, stop: StopFlag) -> None:
-    assert workers_in(folder, stop, "exit 75").run() == 75
 
 
 def test_the_closing_line_says_who_has_stopped_the_run(
@@ -428,18 +422,6 @@ def test_a_refused_worker_is_not_tried_again(folder: Path, stop: StopFlag, capfd
     output = capfd.readouterr().out
     assert "worker_0 can't join: error: version 2 here, 1 in the run" in output
     assert (folder / "logs/worker_0.log").read_text().count("version 2") == 1
-
-
-def test_workers_whose_folder_another_start_takes_leave_at_once(
-    folder: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "_LOCK_SECS", 0.05)
-    lock = RunLock(RunPaths(folder))
-    workers = workers_in(folder, stop, SAVES, lock=lock)
-    once_up(folder, lambda: (folder / "run.lock").write_text('{"token": "other"}'), WORKERS)
-    with lock:
-        assert workers.run() == 1
-    assert "saved" not in (folder / "logs/worker_0.log").read_text()
 
 
 @pytest.mark.parametrize("name", ["run", "run_task_5"])

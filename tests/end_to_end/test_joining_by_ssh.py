@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_worker_survives_its_tunnels_and_the_gateway(tmp_path, monkeypatch):
-    """With a real sshd; tests/cluster/test_ssh_tunnel.py has what is asked of the tunnel with a fake one as well."""
+    """With a real sshd; tests/cluster/test_ssh.py has what is asked of the tunnel, with a fake one."""
     with ssh_for_tests.real_host(tmp_path, monkeypatch) as host:
         joins_and_survives(host, tmp_path)
 
