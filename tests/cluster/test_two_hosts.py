@@ -94,7 +94,6 @@ def test_what_stands_in_the_way_is_told_in_seconds(tmp_path):
                 f"{here.ipv4}:8101",
                 f"{here.ipv4}:8100",
                 "10.99.0.77:8100",
-                "nonsense",
             ]
             result = subprocess.run(
                 elsewhere.command([sys.executable, "-c", code, str(tmp_path / "credentials"), *addresses]),
@@ -112,7 +111,7 @@ def test_what_stands_in_the_way_is_told_in_seconds(tmp_path):
     for line, words in zip(
         lines,
         ["does not know the host no.such.host.invalid", "nobody listens", "does not prove to be the gateway",
-         "can't reach 10.99.0.77 port 8100", "must be host:port"],
+         "can't reach 10.99.0.77 port 8100"],
         strict=True,
     ):  # fmt: skip
         assert re.search(words, line), (line, result.stderr[-2000:])

@@ -443,7 +443,8 @@ def join(
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     flags = _parse(arguments)
-    stop, claims, run = StopFlag.of_supervisor(), Claims(), None
+    stop, claims = StopFlag.of_supervisor(), Claims()
+    run: RunPaths | None = None
     forks.restore_variables()
     environ = {**os.environ, **_variables_of(flags)}
     if flags.to is not None and flags.ssh is None:
