@@ -11,8 +11,10 @@ import pytest
 from rich.console import Console
 
 from tests.support.statuses import NOW, status
+from tfagents_system.machine.files import write_json
 from tfagents_system.report.status import lost_workers, plain_table, problems, time_shares
 from tfagents_system.report.terminal import ProgressView, progress_line, render
+from tfagents_system.run_files import heartbeat as heartbeat_module
 from tfagents_system.run_files.heartbeat import (
     Heartbeat,
     TimeShares,
