@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import tree
 
-from tfagents_system.checks.frame_stacks import FrameStack, frames_of_leaves, leaf_name
+from tfagents_system.hyperparameters import FrameStack, frames_of_leaves, leaf_name
 from tfagents_system.policies.names import fit_names
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
