@@ -7,16 +7,13 @@ import hashlib
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.prepared_runs import prepare_run
-from tests.support.warm_starts import WarmPopen
 from tfagents_system.launch import prepare, run_settings
 from tfagents_system.machine import peers
 
@@ -530,37 +527,6 @@ def test_a_run_directory_that_cannot_be_written(
     preparation.run()
     (error,) = preparation.findings.errors
     assert "can't be written" in error and "set SAC_LOGS_DIR to a folder that is yours" in error
-
-
-# Through run_script.sh itself: exit code 2, no traceback, nothing written.
-
-
-def run_script(folder: Path, variables: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    lines = [f"{name}='{value}'" for name, value in variables.items()]
-    (folder / "vars.sh").write_text("\n".join(lines) + "\n")
-    command = [str(ROOT / "run_script.sh"), *arguments, str(folder / "vars.sh")]
-    environ = environ_of({}) | {"VIRTUAL_ENV": sys.prefix}
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with WarmPopen(command, exp_dir=folder / "run", cwd=folder, env=environ, **pipes) as process:
-        output, errors = process.communicate(timeout=120)
-    return subprocess.CompletedProcess(command, process.returncode, output, errors)
-
-
-SCRIPTED = [("trailing comma", False), ("wrong shape", True)]
-
-
-@pytest.mark.parametrize(("name", "check"), SCRIPTED)
-def test_the_script_refuses_bad_input(name: str, check: bool, tmp_path: Path) -> None:
-    variables = make(tmp_path, BAD[name])
-    (tmp_path / "vars.sh").write_text("")
-    before = sorted(path.name for path in tmp_path.iterdir())
-    done = run_script(tmp_path, variables, *(["--check"] if check else []))
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-    lines = done.stdout.splitlines() if check else done.stderr.splitlines()
-    wanted = "ERROR " if check else "error: "
-    assert any(line.startswith(wanted) and _has_in_order(line, BAD[name].told) for line in lines), lines
-    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 # What is saved stays as it is.

@@ -169,9 +169,7 @@ def td3(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any
 @pytest.mark.parametrize(
     ("hooks", "text"),
     [
-        ({"agent_ctor": own_agent(gamma=0.99), "validation_share": 0.1, "n_step": 3}, ""),
         ({"agent_ctor": td3, "validation_share": 0.1}, "validation_share is not possible, Td3Agent has no losses"),
-        ({"agent_ctor": own_agent(gamma=1.0), "n_step": 3}, "agent_ctor has gamma=1.0: they must be the same"),
         (
             {"agent_ctor": own_agent(), "recurrent": {"sequence_length": 3, "burn_in": 2}},
             "recurrent.burn_in=2 is not possible, OwnAgent is trained by its own train: set it to 0, or",
@@ -183,9 +181,8 @@ def td3(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any
     ],
 )
 def test_what_an_agent_of_the_users_own_can_not_do_is_told_before_the_start(hooks: dict[str, Any], text: str) -> None:
-    findings, _ = check(CounterEnv, agent=True, **hooks)
-    assert len(findings) == bool(text)
-    assert text in "".join(findings)
+    (finding,), _ = check(CounterEnv, agent=True, **hooks)
+    assert text in finding
 
 
 def unsaveable_combiner() -> Any:

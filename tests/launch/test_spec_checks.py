@@ -188,7 +188,7 @@ def test_what_can_not_be_repeated_is_refused_where_runs_are_deterministic() -> N
     assert report(three_lanes, deterministic=True, num_train_episodes_per_iter=3)[0].errors == []
     assert report(CounterEnv, deterministic=True, **steps)[0].errors == []
     (error,) = report(CounterEnv, deterministic=True, envs_per_worker=2, **steps)[0].errors
-    assert "SAC_ENVS_PER_WORKER=2" in error and "instead of env_steps_per_iter" in error
+    assert "instead of env_steps_per_iter" in error
 
 
 # Curriculum.

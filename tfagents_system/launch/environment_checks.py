@@ -150,6 +150,7 @@ class EnvironmentTrial:
             is_driven = self.has_workers or env.device is None
             if env.device is not None:
                 self._check_device(env.device, is_driven)
+            self._check_repetition(env)
             if not self._check_specs(env):
                 return None
             if is_driven:
@@ -211,7 +212,6 @@ class EnvironmentTrial:
                 "SAC_DETERMINISTIC=0, or give RealTimeEnvironment a clock=VirtualClock() where the device is a "
                 "simulation"
             )
-        errors += self._half_episode_findings("an environment that acts in real time")
         if overrides_any(self.params, "collect_env_args_kwargs") and not overrides_any(
             self.params, "eval_env_args_kwargs"
         ):
@@ -227,13 +227,16 @@ class EnvironmentTrial:
                 "the next one: set it to 1, or to 1 and the device's delay in time steps",
             )
 
-    def _half_episode_findings(self, what: str) -> list[str]:
-        if not self.deterministic or self.params.env_steps_per_iter is None:
-            return []
-        return [
-            f"SAC_DETERMINISTIC=1 repeats the episodes under way after a restart, which {what} can't: set "
-            "num_train_episodes_per_iter instead of env_steps_per_iter"
-        ]
+    def _check_repetition(self, env: TrainingEnvironment) -> None:
+        """A restarted worker repeats the episode under way; it can't repeat several, nor steps in real time."""
+        is_single = self.envs_per_worker == 1 and env.device is None and not is_batched(env.user_env)
+        if self.deterministic and self.params.env_steps_per_iter is not None and not is_single:
+            self.findings.error(
+                ENVIRONMENT,
+                "SAC_DETERMINISTIC=1 repeats the episode under way after a restart, which a worker can in one "
+                "environment without lanes that does not act in real time: set num_train_episodes_per_iter instead of "
+                "env_steps_per_iter",
+            )
 
     def _check_lanes(self, env: TrainingEnvironment) -> None:
         """Steps all lanes of a vector environment until an episode has ended and another one begun."""
@@ -247,7 +250,6 @@ class EnvironmentTrial:
                 "SAC_DETERMINISTIC=1 seeds the environment anew for each iteration, and EnvPool takes a seed only when "
                 "it is built: use SAC_DETERMINISTIC=0, or gymnasium.make_vec"
             )
-        errors += self._half_episode_findings("lanes of a vector environment")
         errors += [
             f"TrainParams.{name}={shown(getattr(params, name))} does not work with a vector environment, {why}: set it "
             f"to {getattr(TrainParamsBase, name)!r}, or return single environments and set SAC_ENVS_PER_WORKER={count}"
@@ -265,9 +267,6 @@ class EnvironmentTrial:
         params, findings = self.params, self.findings
         first_steps = self._try_episode(env)
         self._note_outside(env)
-        if self.envs_per_worker > 1 and env.device is None and not is_batched(env.user_env):
-            several = f"SAC_ENVS_PER_WORKER={self.envs_per_worker} environments of a worker"
-            findings.error(ENVIRONMENT, *self._half_episode_findings(several))
         if self._is_fine and is_batched(env.user_env):
             self.enter("reset() or step() of all lanes of the collect environment")
             with told(findings, CONTRACT, "the collect environment"):

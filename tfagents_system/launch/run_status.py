@@ -159,16 +159,12 @@ class RunStatus:
 
 
 def _result_lines(which: str, status: dict[str, Any]) -> list[str]:
-    """`final evaluation: return -310.2 ± 40.1, best -298.7, success 85%`; none before the first one.
-
-    Of a finished run whose last start has evaluated nothing, the last training return.
-    """
+    """`final evaluation: return -310.2 ± 40.1, best -298.7, success 85%`; the training return where there was none."""
     trainer = status["roles"].get(TRAINER, {})
-    results, train_return = format_results(trainer, "return"), trainer.get("train_return")
-    if which == "final" and trainer.get("eval_return") is None and train_return is not None:
-        earlier = f" by this start; of evaluations before it: {', '.join(results)}" if results else ""
-        return [f"final training return: {format_number(train_return)} (nothing was evaluated{earlier})"]
-    return [f"{which} evaluation: {', '.join(results)}"] if results else []
+    if results := format_results(trainer, "return"):
+        return [f"{which} evaluation: {', '.join(results)}"]
+    train_return = trainer.get("train_return")
+    return [] if train_return is None else [f"{which} training return: {format_number(train_return)}"]
 
 
 def write_results(
