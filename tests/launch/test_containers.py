@@ -87,16 +87,16 @@ JOB = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
-    ("script", "options", "module"),
+    ("script", "options", "module", "clean"),
     [
-        ("run_script.sh", ["--set", "discount=0.9"], "launch.start"),
-        ("join_script.sh", ["--to", "a run"], "cluster.join"),
+        ("run_script.sh", ["--set", "discount=0.9"], "launch.start", True),
+        ("run_script.sh", ["--set", "discount=0.9"], "launch.start", False),
+        ("join_script.sh", ["--to", "a run"], "cluster.join", True),
     ],
 )
 def test_a_job_is_itself_inside(
-    user: User, container: Container, clean: bool, script: str, options: list[str], module: str
+    user: User, container: Container, script: str, options: list[str], module: str, clean: bool
 ) -> None:
     prelude = "SAC_JOB_PRELUDE='echo prelude $SLURM_JOB_ID; export LOADED=secret'\n"
     user.write_vars(f"SAC_EXEC_PREFIX='{container.prefix(clean=clean)}'\n{prelude}")

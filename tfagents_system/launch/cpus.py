@@ -189,7 +189,6 @@ def plan_for(
     *,
     held: Mapping[int, str] | None = None,
     allowed: Callable[[], list[int]] = cpus.allowed_cpus,
-    cores: Callable[[Collection[int]], list[Core]] = cpus.cores_of,
 ) -> CpuPlan:
     """`plan_cpus` for the counts of a run's variables, by field, on this machine and in this job."""
     local_workers = values.get("local_workers")
@@ -198,7 +197,7 @@ def plan_for(
         train_cpus=values["train_cpus"] if values.get("local_trainer", True) else 0,
         num_collect_workers=values["num_collect_workers"] if local_workers is None else local_workers,
         collect_worker_cpus=values["collect_worker_cpus"],
-        cores=cores(allowed()),
+        cores=cpus.cores_of(allowed()),
         expert_workers=values.get("expert_workers", 0),
         eval_workers=values.get("eval_workers", 0),
         share=values.get("share_cpus", False),

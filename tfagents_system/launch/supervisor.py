@@ -212,15 +212,11 @@ class RoleProcess:
     # Its log.
 
     def log_line(self, text: str) -> str:
-        """Appends a supervisor's line to the role's log, if that can be written; returns `text`."""
+        """Appends what the supervisor has to say to the role's log, if that can be written; returns `text`."""
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        self.log_text(f"{now} supervisor: {text}")
-        return text
-
-    def log_text(self, text: str) -> None:
-        """Appends lines to the role's log, if that can be written."""
         with contextlib.suppress(OSError), open(self._log, "ab") as log:
-            log.write(f"{text}\n".encode())
+            log.write(f"{now} supervisor: {text}\n".encode())
+        return text
 
     def last_lines(self) -> list[str]:
         """The last lines that the process wrote since its start, or why it could not be started."""
@@ -628,7 +624,7 @@ class Rules:
         supervisor, hang = self._supervisor, watchdog.take_report(self._paths.hang(role.name))
         words = f" ({hang[0]})" if hang else role.last_words()
         if hang:
-            role.log_text("\n".join(hang))
+            role.log_line("\n".join(hang))
         if code == -signal.SIGKILL:
             words = _BY_SIGKILL
         role.failed_with = f"{_in_words(code)}{words}"
