@@ -111,8 +111,7 @@ class RunModel:
     def overrides(self) -> dict[str, Any]:
         """Settings that `--set` or a grid gave, by name."""
         parts = self.run_json.get("overrides", {})
-        named = [parts.get(kind) for kind in ("params", "config", "variables")]
-        return by_name(*(part if isinstance(part, dict) else {} for part in named))
+        return by_name(*(parts.get(kind, {}) for kind in ("params", "config", "variables")))
 
     @cached_property
     def settings(self) -> dict[str, Any]:

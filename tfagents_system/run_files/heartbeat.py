@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from tfagents_system.machine.files import write_json
+from tfagents_system.machine.files import read_json, write_json
 
 BEAT_SECS = 2.0  # Between two beats of a role, at least.
 STALE_SECS = 60.0  # A role without a beat for so long is gone. Files on other machines may be seen late.
@@ -75,37 +75,17 @@ class Beat(TypedDict, total=False):
     has_worked: bool
 
 
-class RunStatus(TypedDict, total=False):
-    """`run` of status.json."""
-
-    name: str
-    exp_dir: str
-    state: str
-    started_at: float
-    updated_at: float
-    pid: int
-    host: str
-    port: int
-    exit_code: int | None
-    message: str | None
-    # Of all workers, since the run began: see report/status.py.
-    env_faults: int
-    eval_env_faults: int
-    episodes: int
-    last_env_fault: str
-    before: dict[str, Any]  # How far an earlier start has come: fields of the trainer's beat.
-
-
-class _Status(TypedDict, total=False):
-    run: RunStatus
-    roles: dict[str, Beat]
-    plan: dict[str, list[int]]
-
-
 def parse_beat(content: bytes) -> Beat | None:
     """Reads a heartbeat from JSON; None if it is not one. Texts are cut, and hold no control characters."""
-    beat: Beat | None = _read_as(Beat, content) if len(content) <= MOST_BYTES else None
-    return beat if beat and beat.get("state") is not None else None
+    if len(content) > MOST_BYTES:
+        return None
+    try:
+        beat = msgspec.json.decode(content)
+        msgspec.convert(beat, Beat)
+        cleaned: Beat = _clean(beat)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return cleaned if cleaned.get("state") is not None else None
 
 
 def read_heartbeat(path: Path) -> Beat | None:
@@ -127,12 +107,9 @@ def is_live(run: Mapping[str, Any]) -> bool:
 
 
 def read_status(path: Path) -> dict[str, Any] | None:
-    """status.json as a supervisor writes it, each role like a heartbeat; None if there is none."""
-    try:
-        status = _read_as(_Status, path.read_bytes())
-    except OSError:
-        return None
-    return {"plan": {}, **status} if status and status.get("run") and "roles" in status else None
+    """status.json as a supervisor writes it, its texts like those of heartbeats; None if there is none."""
+    status: dict[str, Any] = _clean(read_json(path) or {})
+    return {"plan": {}, **status} if status.get("run") and "roles" in status else None
 
 
 def clean_text(text: str, most_chars: int = _MOST_CHARS) -> str:
@@ -141,16 +118,6 @@ def clean_text(text: str, most_chars: int = _MOST_CHARS) -> str:
     if cut.isprintable():
         return cut
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in cut)
-
-
-def _read_as(kind: Any, content: bytes) -> Any:
-    """A JSON object whose fields have the types that a TypedDict says, with any others; None if it is not one."""
-    try:
-        fields = msgspec.json.decode(content)
-        msgspec.convert(fields, kind)
-        return _clean(fields)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def _clean(value: Any) -> Any:
