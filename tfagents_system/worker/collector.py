@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from absl import logging
 
@@ -19,7 +22,6 @@ from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.policies.worker_policy import LaneSteps
 from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.role import COLLECT_STREAM, GREEDY_STREAM, HELD_OUT_STREAM, Role
-from tfagents_system.run_files.episodes import Cut, EpisodeJournal, EpisodeUnderWay, JournalError
 from tfagents_system.transport.episode_reports import Episode, KeptEpisode, eval_share
 from tfagents_system.transport.segments import Column, Layout, Segment
 from tfagents_system.worker.actors import Actor, EpisodeShare
@@ -373,3 +375,124 @@ class JournaledCollector(Collector):
         if self._record is not None and self._rollout is not None and self._rollout.has_episodes:
             episode = self._record.to_write(self._policy.policy.memory(0))
         self._journal.append(Cut(self._iteration, self.number, episode))
+
+
+# The journal of a deterministic run with iterations of steps.
+#
+#     journals/worker_0.journal       of each iteration: length and CRC-32 of what follows, and a `Cut` in MessagePack
+#
+# An iteration is written there before the replay server gets the last of its steps, so the ring never holds one that
+# the journal lacks. What a killed process has left half written is cut off.
+
+_HEAD = struct.Struct("<II")
+
+
+class EpisodeUnderWay(msgspec.Struct, frozen=True, array_like=True):
+    """An episode that continues in the next iteration.
+
+    Attributes:
+      number: Of the episode, among all of the worker's.
+      begun: Iteration that it began in.
+      steps: Taken in this iteration.
+      actions: Their actions, `[steps, ...]` in the dtype of the ring's column.
+      checksum: CRC-32 of all that the environment has returned since the episode began.
+      memory: The policy's, float32 arrays.
+      explored: Which of the actions explored, a byte each; empty where none did.
+    """
+
+    number: int
+    begun: int
+    steps: int
+    actions: bytes
+    checksum: int
+    memory: list[bytes]
+    explored: bytes = b""
+
+
+class Cut(msgspec.Struct, frozen=True, array_like=True):
+    """The end of an iteration of steps.
+
+    Attributes:
+      iteration: The iteration.
+      next_number: Of the next episode to begin.
+      episode: That goes on; None: none does.
+    """
+
+    iteration: int
+    next_number: int
+    episode: EpisodeUnderWay | None
+
+
+class JournalError(Exception):
+    """The journal lacks what is asked for."""
+
+
+class EpisodeJournal:
+    """One worker's journal.
+
+    Args:
+      path: The file; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        cuts = self._read()
+        self._iterations = [cut.iteration for cut, _ in cuts]
+        self._offsets = [0, *(end for _, end in cuts)]  # Of the iterations; at last that of the end.
+
+    def append(self, cut: Cut) -> None:
+        """Adds an iteration, in place of those that are not earlier. An error is logged: a run can do without."""
+        while self._iterations and self._iterations[-1] >= cut.iteration:
+            self._iterations.pop()
+            self._offsets.pop()
+        content = msgspec.msgpack.encode(cut)
+        record = _HEAD.pack(len(content), zlib.crc32(content)) + content
+        try:
+            self._path.parent.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
+            with self._path.open("ab") as file:
+                file.truncate(self._offsets[-1])
+                file.write(record)
+        except OSError as error:
+            logging.error("%s can't be written (%s): a restart may change the weights", self._path, error.strerror)
+            return
+        self._iterations.append(cut.iteration)
+        self._offsets.append(self._offsets[-1] + len(record))
+
+    def at(self, iteration: int) -> tuple[Cut, list[tuple[int, EpisodeUnderWay]]]:
+        """The end of an iteration.
+
+        Returns:
+          It, and what was written of its episode in each iteration since that began, oldest first.
+
+        Raises:
+          JournalError: It is not there.
+        """
+        cuts = {cut.iteration: cut for cut, _ in self._read()}
+        if iteration not in cuts:
+            raise JournalError(f"{self._path} has nothing of iteration {iteration}")
+        cut = cuts[iteration]
+        if cut.episode is None:
+            return cut, []
+        first, number = cut.episode.begun, cut.episode.number
+        between = [(past, cuts[past].episode) for past in range(first, iteration + 1) if past in cuts]
+        parts = [(past, part) for past, part in between if part is not None and part.number == number]
+        if len(parts) != iteration + 1 - first:
+            raise JournalError(f"{self._path} has not all of the episode that began in iteration {first}")
+        return cut, parts
+
+    def _read(self) -> list[tuple[Cut, int]]:
+        """What is whole, each with the offset of its end."""
+        try:
+            content = self._path.read_bytes()
+        except OSError:
+            return []
+        cuts: list[tuple[Cut, int]] = []
+        offset = 0
+        while offset + _HEAD.size <= len(content):
+            length, crc = _HEAD.unpack_from(content, offset)
+            offset += _HEAD.size + length
+            record = content[offset - length : offset]
+            if len(record) < length or zlib.crc32(record) != crc:
+                break
+            cuts.append((msgspec.msgpack.decode(record, type=Cut), offset))
+        return cuts

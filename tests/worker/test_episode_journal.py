@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tfagents_system.run_files.episodes import Cut, EpisodeJournal, EpisodeUnderWay, JournalError
+from tfagents_system.worker.collector import Cut, EpisodeJournal, EpisodeUnderWay, JournalError
 
 EPISODE_ITERATIONS = 10  # Episode n begins in iteration 10 n.
 
