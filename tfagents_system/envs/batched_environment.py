@@ -35,8 +35,6 @@ from tfagents_system.errors import UserError
 SAME_STEP, NEXT_STEP, DISABLED = "SameStep", "NextStep", "Disabled"
 _MODES = (SAME_STEP, NEXT_STEP, DISABLED)
 _FIRST, _LAST = int(ts.StepType.FIRST), int(ts.StepType.LAST)
-_FINAL_OBSERVATIONS = ("final_obs", "final_observation")
-_FINAL_INFO = "final_info"
 
 
 class BatchedEnvironment(LaneEnvironment):
@@ -355,7 +353,7 @@ class VectorBackend(LanesBackend):
             step.began = self._ended
         self._ended = is_last
         if self._mode == SAME_STEP and is_last.any():
-            last = next((info[key] for key in _FINAL_OBSERVATIONS if key in info), None)
+            last = info.get("final_obs")
             if last is None:
                 raise KeyError(
                     "a lane has ended, and info has no final_obs: its last observation is lost. Return it there, or "
@@ -363,7 +361,7 @@ class VectorBackend(LanesBackend):
                 )
             step.began = is_last
             step.last = {lane: _of_lane(last, lane) for lane in np.flatnonzero(is_last).tolist()}
-            step.last_info = info.get(_FINAL_INFO)
+            step.last_info = info.get("final_info")
         return step
 
     def set_state(self, state: Mapping[str, Any]) -> None:
