@@ -18,10 +18,13 @@ LANES, HORIZON = 4, 200
 class Damping:
     """Turns against the pendulum's speed, each lane by its own strength: episodes that stay predictable."""
 
-    def reset_lanes(self, lanes):
+    q_values = None
+    explored = was_greedy = np.zeros(LANES, np.bool_)
+
+    def reset(self, lanes):
         pass
 
-    def batch(self, steps):
+    def act(self, steps):
         strength = np.linspace(0.05, 0.2, LANES, dtype=np.float32)
         return [np.clip(-steps.observation[0][:, 2] * strength, -1.0, 1.0)[:, None]]
 
