@@ -216,22 +216,6 @@ def test_a_wrong_password_is_told_before_the_environment_is_tried(
     assert errors("wrong horse battery!") == [], "there is no gateway yet"
 
 
-def test_workers_have_the_input_files_of_their_run(running: RunPaths, tmp_path: Path) -> None:
-    preparation = JoinPreparation(environ_of(tmp_path), None, target_of(running), running.joined, 1)
-    own = RunPaths(running.joined / "here")
-    own.exp_dir.mkdir(parents=True)
-    for path in (running.params, running.config, running.specs):
-        path.write_bytes(b"")
-    for content in (b"PK1", b"PK2", None):  # None: the run that they join next has none.
-        file, copy = running.input_files / "laps.npz", own.input_files / "laps.npz"
-        running.input_files.mkdir(exist_ok=True)
-        file.write_bytes(content or b"")
-        if content is None:
-            file.unlink()
-        preparation.write_inputs(own)
-        assert (copy.read_bytes() if copy.exists() else None) == content
-
-
 def test_the_input_files_of_this_machine_are_part_of_what_is_compared(tmp_path: Path) -> None:
     """Where the run can't be seen from here, its gateway compares the files."""
     target, own, digests = Target("a:1", Path("/c"), None, None), RunPaths(tmp_path / "here"), []
@@ -276,15 +260,20 @@ def test_what_is_beside_the_params_comes_with_them(
     )
     running.config.write_text("{}")
     running.specs.write_bytes(b"specs")
+    running.input_files.mkdir()
+    (running.input_files / "laps.npz").write_bytes(b"PK1")
     target = target_of(running)
     preparation = JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1)
     own = RunPaths(running.joined / HERE)
     own.params_folder.mkdir(parents=True)
-    (own.params_folder / "of_an_earlier_join.py").write_text("")
+    own.input_files.mkdir()
+    for stale in (own.params_folder / "of_an_earlier_join.py", own.input_files / "of_an_earlier_join.npz"):
+        stale.write_text("")
     preparation.write_inputs(own)
     assert load_params_class(own.params, origin_of_run(own)).num_iter == 7
     assert [path.name for path in own.params_folder.iterdir() if path.name != "__pycache__"] == ["beside_joined.py"]
     assert own.specs.read_bytes() == b"specs"
+    assert [(path.name, path.read_bytes()) for path in own.input_files.iterdir()] == [("laps.npz", b"PK1")]
     shutil.rmtree(running.params_folder)
     JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1).write_inputs(own)
     assert not own.params_folder.exists(), "the run keeps none"

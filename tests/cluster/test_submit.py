@@ -297,15 +297,6 @@ def test_it_is_expanded_in_the_job(user: User, tmp_path: Path, lines: str, expec
     assert {name: values[name] for name in expected} == expected
 
 
-def test_sbatch_gets_what_refers_to_no_job_and_the_login_nodes_own(user: User) -> None:
-    user.write_vars("XDG_CACHE_HOME=$TMPDIR/x TMPDIR=/mine OTHER=1 LD_LIBRARY_PATH=$TMPDIR/lib:/login/lib\n")
-    base = user.environ(TMPDIR="/login")
-    told = submit.environ_of_sbatch(read(user, TMPDIR="/login"), base)
-    assert "XDG_CACHE_HOME" not in told and "SLURM_TMPDIR" not in told
-    assert (told["OTHER"], told["TMPDIR"]) == ("1", "/login")
-    assert told["LD_LIBRARY_PATH"].endswith("/lib:/login/lib"), "programs of the login node need it"
-
-
 def test_inside_the_prefix_what_the_prelude_made_of_a_variable_stays(user: User) -> None:
     told = 'case "$*" in *required_packages*) exit 0 ;; esac\necho "PATH=$PATH KEPT=$KEPT LOST=$LOST"\n'
     user.add_tool("../env/bin/python", f"#!/usr/bin/env bash\n{told}")
@@ -364,17 +355,14 @@ def test_what_was_frozen_is_checked_before_it_is_queued(user: User, options: tup
     [("--mem=2G", "2048"), ("--mem=3000", "3000"), ("--mem=0", ""), ("--mem-per-cpu=2G", "")],
 )
 def test_the_memory_that_was_asked_for_is_checked(user: User, option: str, memory: str) -> None:
-    checks(user, "exit 0")
-    assert user.submit(option).returncode == 0
-    assert (user.tools / "../env/bin/python.check").read_text().endswith(f" memory {memory}\n")
+    assert submit.memory_of_job(read(user, option)) == memory
 
 
-@pytest.mark.parametrize("options", [(), ("--dry_run",)])
-def test_what_the_check_refuses_is_not_queued(user: User, options: tuple[str, ...]) -> None:
+def test_what_the_check_refuses_is_not_queued(user: User) -> None:
     checks(user, "echo 'ok    config  fine'; echo 'ERROR params  num_iter is missing'; exit 2")
     user.exp_dir.mkdir()
     (user.exp_dir / "run.json").touch()
-    done = user.submit(*options)
+    done = user.submit()
     assert done.returncode == 2 and user.calls == []
     assert "ERROR params  num_iter is missing" in done.stderr and "fine" not in done.stderr
     assert refused(done) == [
@@ -384,25 +372,25 @@ def test_what_the_check_refuses_is_not_queued(user: User, options: tuple[str, ..
 
 
 @pytest.mark.parametrize(
-    ("more", "options", "told"),
+    ("more", "options", "words"),
     [
         ("", ("--no_check",), "--no_check"),
         ("SAC_EXEC_PREFIX='container x'\n", (), "the environment is that of SAC_EXEC_PREFIX"),
-        ("SAC_JOB_PRELUDE='touch ran; cp data $SLURM_TMPDIR'\n", (), "the environment is that of SAC_JOB_PRELUDE"),
-        (': "${SAC_JOB_PRELUDE:=touch ran; cp data $SLURM_TMPDIR}"\n', ("--dry_run",), "that of SAC_JOB_PRELUDE"),
+        (
+            ': "${SAC_JOB_PRELUDE:=touch ran; cp data $SLURM_TMPDIR}"\n',
+            (),
+            "the environment is that of SAC_JOB_PRELUDE",
+        ),
         ("SAC_PYTHON=/opt/on_nodes/python\n", (), "SAC_PYTHON=/opt/on_nodes/python is no program here"),
+        ("", (), ""),
     ],
 )
 def test_where_the_check_can_not_be_made_the_job_makes_it(
-    user: User, more: str, options: tuple[str, ...], told: str
+    user: User, more: str, options: tuple[str, ...], words: str
 ) -> None:
-    checks(user, "exit 2")
     user.write_vars(more)
-    done = user.submit(*options)
-    assert done.returncode == 0 and "params and memory are checked by the job, not here: " in done.stderr, done
-    assert told in done.stderr
-    assert len(user.calls) == ("--dry_run" not in options)
-    assert not list(user.folder.rglob("ran")) and not (user.tools / "../env/bin/python.check").exists()
+    assert submit.why_unchecked(read(user, *options)) == words
+    assert not list(user.folder.rglob("ran"))
 
 
 def test_a_check_that_hangs_or_breaks_holds_nothing_up(user: User) -> None:
@@ -425,11 +413,10 @@ exit 1
     ("options", "environ", "stays"),
     [
         ((), {}, False),
-        (("--array=0-99",), {}, False),
         ((), {"REASON": "Socket timed out on send/recv operation"}, True),
         (("--wait",), {}, True),
     ],
-    ids=["a job", "an array", "perhaps queued", "the job has failed"],
+    ids=["a job", "perhaps queued", "the job has failed"],
 )
 def test_what_sbatch_refuses_leaves_nothing(
     user: User, options: tuple[str, ...], environ: dict[str, Any], stays: bool

@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -131,46 +130,39 @@ _LISTENERS = [
 ]
 
 
+@contextlib.contextmanager
+def as_nobody():
+    """Sockets that are made meanwhile are another user's."""
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
 def listener(port, family, host, v6only, options):
-    found = socket.socket(family)
+    server = socket.socket(family)
     try:
         for option in options:
-            found.setsockopt(socket.SOL_SOCKET, option, 1)
+            server.setsockopt(socket.SOL_SOCKET, option, 1)
         if v6only is not None:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, v6only)
-        found.bind((host, port))
-        found.listen()
+            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, v6only)
+        server.bind((host, port))
+        server.listen()
     except OSError:
-        found.close()
+        server.close()
         raise
-    return found
+    return server
 
 
-def listens(port, way):
-    try:
-        listener(port, *way).close()
-        return True
-    except OSError:
-        return False
-
-
-def as_nobody(work):
-    """What `work` returns to another user."""
-    ours, theirs = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
-            os.write(theirs, json.dumps(work()).encode())
-        finally:
-            os._exit(0)
-    os.close(theirs)
-    with open(ours, "rb") as told:
-        answer = told.read()
-    os.waitpid(pid, 0)
-    return json.loads(answer)
+def ways_for_nobody(port):
+    """In which another user can listen on a port."""
+    ways = []
+    for way in _LISTENERS:
+        with as_nobody(), contextlib.suppress(OSError):
+            listener(port, *way).close()
+            ways.append(way)
+    return ways
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="taking another user's place needs root")
@@ -180,7 +172,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="taking another user's
 def test_a_port_that_is_held_is_no_other_users_and_still_our_servers():
     with peers.hold_port(0) as held:
         port = held.getsockname()[1]
-        assert as_nobody(lambda: [listens(port, way) for way in _LISTENERS]) == [False] * len(_LISTENERS)
+        assert ways_for_nobody(port) == []
         assert peers.users_listening(port) == set()
         # As gRPC's, twice: it is restarted. Meanwhile nobody gets in between; no connection comes to who only holds.
         ours = (socket.AF_INET6, "::ffff:127.0.0.1", 0, (socket.SO_REUSEADDR, socket.SO_REUSEPORT))
@@ -192,56 +184,23 @@ def test_a_port_that_is_held_is_no_other_users_and_still_our_servers():
                         pass
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", port), timeout=5)
-            assert not as_nobody(lambda: any(listens(port, way) for way in _LISTENERS))
-    assert as_nobody(lambda: listens(port, _LISTENERS[2])), "nobody holds it any more"
-
-
-@contextlib.contextmanager
-def stranger_who_listens(host):
-    """Another user's server; yields its port, and then whether anybody came."""
-    with listener(0, socket.AF_INET6, host, 0, (socket.SO_REUSEADDR, socket.SO_REUSEPORT)) as probe:
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-c", _LISTENING_STRANGER, host, str(port)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "listens\n"
-        visits = []
-        try:
-            yield port, visits
-        finally:
-            visits.append(process.communicate("\n", timeout=30)[0].strip())
-
-
-_LISTENING_STRANGER = """
-import os, socket, sys
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-server = socket.socket(socket.AF_INET6)
-for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
-    server.setsockopt(socket.SOL_SOCKET, option, 1)
-server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-server.bind((sys.argv[1], int(sys.argv[2])))
-server.listen()
-print("listens", flush=True)
-sys.stdin.readline()
-server.settimeout(0)
-try:
-    server.accept()
-    print("somebody came")
-except BlockingIOError:
-    print("nobody came")
-"""
+            assert ways_for_nobody(port) == []
+    assert _LISTENERS[2] in ways_for_nobody(port), "nobody holds it any more"
 
 
 @needs_root
 @pytest.mark.parametrize("host", ["::ffff:127.0.0.1", "::1", "::"])
 def test_clients_do_not_dial_another_users_server(host):
-    with stranger_who_listens(host) as (port, visits):
-        began = time.monotonic()
-        with pytest.raises(
-            UserError, match=rf"port {port} of this machine belongs to another user.*SAC_ALLOW_STRANGERS=1"
-        ):
+    with as_nobody():
+        stranger = listener(0, socket.AF_INET6, host, 0, (socket.SO_REUSEADDR, socket.SO_REUSEPORT))
+    with stranger:
+        port = stranger.getsockname()[1]
+        words = rf"port {port} of this machine belongs to another user.*SAC_ALLOW_STRANGERS=1"
+        with pytest.raises(UserError, match=words):
             Connection(f"localhost:{port}", lambda: False)
-        assert time.monotonic() - began < 5.0
-    assert visits == ["nobody came"]
+        stranger.settimeout(0)
+        with pytest.raises(BlockingIOError):  # Nobody came.
+            stranger.accept()
 
 
 @needs_root
@@ -250,20 +209,7 @@ def test_while_a_client_lives_no_other_user_takes_the_place_of_its_server():
     dialler = Connection(f"localhost:{port}", lambda: False)
     assert dialler.address == f"127.0.0.1:{port}"
     dialler.close()  # gRPC's own threads may dial still.
-    assert not as_nobody(lambda: any(listens(port, way) for way in _LISTENERS))
-
-
-_STRANGER = """
-import os, socket, sys
-import encodings.idna  # While the interpreter's folder can be read.
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5) as stranger:
-    try:
-        stranger.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes(9))
-        print(len(stranger.recv(100)))
-    except ConnectionError:
-        print(0)
-"""
+    assert ways_for_nobody(port) == []
 
 
 @pytest.mark.slow
@@ -275,8 +221,11 @@ def test_reverb_listens_on_loopback_alone_and_hears_no_other_user():
             socket.create_connection((host, port), timeout=5).close()
         if os.geteuid() == 0:
             for host in ("127.0.0.1", "::ffff:127.0.0.1"):
-                stranger = [sys.executable, "-c", _STRANGER, host, str(port)]
-                assert subprocess.run(stranger, capture_output=True, check=True).stdout == b"0\n"
+                with as_nobody():
+                    stranger = socket.create_connection((host, port), timeout=5)
+                with stranger, contextlib.suppress(ConnectionError):
+                    stranger.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
+                    assert stranger.recv(100) == b""
         import reverb
 
         client = reverb.Client(f"localhost:{port}")  # We are heard, after him as before.

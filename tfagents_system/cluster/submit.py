@@ -33,9 +33,6 @@ from tfagents_system.run_files import params_folder
 from tfagents_system.settings.grid import faults_in_job, read_grid
 from tfagents_system.settings.variables import PATH, VARIABLES, WORKERS, as_text, read_variables
 
-# Options of run_script.sh, which the job passes on to it: without and with a value.
-RUN_FLAGS = ("--keep",)
-RUN_OPTIONS = ("--set", "--study", "--from", "--take")
 _GPU_OPTION = re.compile(r" (-G|--gpus|--(gres|tres)[^ ]*[= ][^ ]*gpu)")
 _MEMORY_OPTION = re.compile(r" --mem(?:-per-[a-z]+)?[= ]")
 _MEGABYTES = re.compile(r" --mem[= ]([1-9]\d*)([KMGT]?)(?= |$)", re.IGNORECASE)
@@ -110,11 +107,10 @@ def parse(arguments: Sequence[str]) -> Options:
     add("--no_check", action="store_false", dest="is_checked", help="leave out the check, which takes up to 20 s")
     add("-a", "--array", default="", metavar="IDS", help="a run for each id, such as 0-9: logs/<name>_task_<id>")
     add("-N", "--nodes", default="1", metavar="K", help="SAC_NUM_COLLECT_WORKERS workers on each of K nodes")
-    for name in RUN_OPTIONS:
+    for name in ("--set", "--study", "--from", "--take"):
         text = argparse.SUPPRESS if name == "--study" else "as for run_script.sh"  # Of sac tune-params.
         add(name, action="append", dest="run", type=f"{name}={{}}".format, metavar="NAME=VALUE", help=text)
-    for name in RUN_FLAGS:
-        add(name, action="append_const", dest="run", const=name, help="as for run_script.sh")
+    add("--keep", action="append_const", dest="run", const="--keep", help="as for run_script.sh")
     words = list(arguments)
     ours = words[: words.index("--")] if "--" in words else words
     options, others = parser.parse_known_args(ours, Options(run=[]))
@@ -358,13 +354,13 @@ def check(run: Run, snapshot: Path, environ: Mapping[str, str]) -> None:
     Raises:
       UserError: Something must be changed first.
     """
-    if reason := _why_unchecked(run):
+    if reason := why_unchecked(run):
         _say(f"note: params and memory are checked by the job, not here: {reason}")
         return
     secs = os.environ.get("TFAGENTS_CHECK_SECS") or _CHECK_SECS  # Tests have more, on machines that are busy.
     _say(f"checking params, environment and memory, for at most {secs} s (--no_check leaves it out)")
     script, variables = snapshot / "package/tfagents_system/launch/run_script.sh", snapshot / "variables.sh"
-    of_job = {"SLURM_JOB_ID": "0", "SLURM_RESTART_COUNT": "0", "TFAGENTS_JOB_MB": _memory_of_job(run)}
+    of_job = {"SLURM_JOB_ID": "0", "SLURM_RESTART_COUNT": "0", "TFAGENTS_JOB_MB": memory_of_job(run)}
     of_job |= {"SLURM_ARRAY_TASK_ID": run.options.first_task} if run.options.array else {}
     done = subprocess.run(
         ["timeout", "--foreground", "--kill-after=2", secs, script, "--check", *run.options.run, variables],
@@ -386,7 +382,7 @@ def check(run: Run, snapshot: Path, environ: Mapping[str, str]) -> None:
         _say(f"note: params and memory could not be checked here (exit code {done.returncode}): the job does it")
 
 
-def _why_unchecked(run: Run) -> str:
+def why_unchecked(run: Run) -> str:
     if not run.options.is_checked:
         return "--no_check"
     for name in ("SAC_JOB_PRELUDE", "SAC_EXEC_PREFIX"):
@@ -396,7 +392,7 @@ def _why_unchecked(run: Run) -> str:
     return f"SAC_PYTHON={python} is no program here" if python and shutil.which(python) is None else ""
 
 
-def _memory_of_job(run: Run) -> str:
+def memory_of_job(run: Run) -> str:
     """MiB; empty where an option leaves that to the cluster."""
     if not _MEMORY_OPTION.search(run.options.text):
         return str(run.memory_mb)

@@ -97,11 +97,10 @@ def check_credentials(folder: Path) -> list[str]:
 
 
 def describe(error: BaseException) -> str:
-    """What went wrong on a connection or with its files, in plain words instead of the library's."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS: {error.verify_message}"
+    """What went wrong on a connection or with its files, in words."""
     if isinstance(error, ssl.SSLError):
-        return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
+        words = getattr(error, "verify_message", None) or error.reason or str(error)
+        return f"TLS: {words.lower().replace('_', ' ')}"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
