@@ -218,6 +218,7 @@ _NUMBERS = {
     **{"num_steps": 1, "history": 0, "lead": 0, "context": 0, "deferred": 0},
 }
 _FLAGS = ("end_of_iteration", "starts_episode", "ends_episode", "held_out")
+_HEADER = operator.attrgetter(*_NUMBERS, *_FLAGS)
 
 
 class MalformedSegmentError(ValueError):
@@ -307,7 +308,7 @@ class Segment:
     @property
     def header(self) -> list[int]:
         """Its row in the first array on the wire: all that is no column."""
-        return [getattr(self, name) for name in (*_NUMBERS, *_FLAGS)]
+        return list(_HEADER(self))
 
 
 def bundled(segments: Iterable[Segment], max_rows: int) -> Iterator[list[Segment]]:
@@ -341,7 +342,8 @@ def from_wire(arrays: Sequence[np.ndarray], layout: Layout) -> list[Segment]:
         none of the environment's.
     """
     columns = layout.on_the_wire
-    _require(len(arrays) == 1 + len(columns), f"expected {1 + len(columns)} arrays but found {len(arrays)}")
+    if len(arrays) != 1 + len(columns):
+        raise MalformedSegmentError(f"expected {1 + len(columns)} arrays but found {len(arrays)}")
     headers, *arrays = arrays
     fields = _read_headers(headers)
     ends = [[0] * len(columns)]
@@ -351,12 +353,12 @@ def from_wire(arrays: Sequence[np.ndarray], layout: Layout) -> list[Segment]:
         ends.append(list(map(operator.add, ends[-1], lengths)))
     for column, length, array in zip(columns, ends[-1], arrays, strict=True):
         expected = (length, *column.shape)
-        _require(
-            array.dtype == np.dtype(column.dtype) and array.shape == expected,
-            f"{column.name}: expected {column.dtype} {expected} but found {array.dtype} {array.shape}",
-        )
-        rule = "are finite" if column.count is None else f"are from 0 to {column.count - 1}"
-        _require(_has_right_values(array, column), f"{column.name}: not all values {rule}")
+        if array.dtype != np.dtype(column.dtype) or array.shape != expected:
+            found = f"but found {array.dtype} {array.shape}"
+            raise MalformedSegmentError(f"{column.name}: expected {column.dtype} {expected} {found}")
+        if not _has_right_values(array, column):
+            rule = "are finite" if column.count is None else f"are from 0 to {column.count - 1}"
+            raise MalformedSegmentError(f"{column.name}: not all values {rule}")
     return [
         _segment(header, [array[start:end] for array, start, end in zip(arrays, first, last, strict=True)], layout)
         for header, first, last in zip(fields, ends[:-1], ends[1:], strict=True)
@@ -365,22 +367,23 @@ def from_wire(arrays: Sequence[np.ndarray], layout: Layout) -> list[Segment]:
 
 def _read_headers(headers: np.ndarray) -> list[dict[str, int]]:
     names = (*_NUMBERS, *_FLAGS)
-    _require(
-        headers.dtype == np.int64 and headers.ndim == 2 and headers.shape[1] == len(names) and len(headers) > 0,
-        f"expected headers int64 (N, {len(names)}) but found {headers.dtype} {headers.shape}",
-    )
+    if headers.dtype != np.int64 or headers.ndim != 2 or headers.shape[1] != len(names) or len(headers) == 0:
+        raise MalformedSegmentError(
+            f"expected headers int64 (N, {len(names)}) but found {headers.dtype} {headers.shape}"
+        )
     fields = [dict(zip(names, row, strict=True)) for row in headers.tolist()]
     for header in fields:
         lead, context, deferred = header["lead"], header["context"], header["deferred"]
-        _require(
-            all(header[name] >= least for name, least in _NUMBERS.items())
-            and all(header[name] in (0, 1) for name in _FLAGS)
+        is_possible = (
+            context <= lead
+            and context + deferred <= lead + header["num_steps"]
             and not (header["history"] and header["starts_episode"])
             and not (deferred and header["ends_episode"])
-            and context <= lead
-            and context + deferred <= lead + header["num_steps"],
-            f"impossible header {header}",
         )
+        if not is_possible or any(header[name] < least for name, least in _NUMBERS.items()):
+            raise MalformedSegmentError(f"impossible header {header}")
+    if (headers[:, len(_NUMBERS) :] >> 1).any():
+        raise MalformedSegmentError(f"impossible flags in {fields}")
     return fields
 
 
@@ -403,11 +406,6 @@ def _has_right_values(array: np.ndarray, column: Column) -> bool:
     if column.count is not None:
         return bool(((array >= 0) & (array < column.count)).all())
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise MalformedSegmentError(message)
 
 
 @dataclasses.dataclass(frozen=True)
