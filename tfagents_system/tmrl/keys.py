@@ -78,7 +78,7 @@ _TABLE: tuple[tuple[str, Any, Rule, str], ...] = (
     ("PUBLIC_IP_SERVER", "0.0.0.0", _TEXT, "here: host of SAC_SERVER"),
     ("PASSWORD", "", _PASSWORD, "here: SAC_PASSWORD_FILE; empty: `config/password`"),
     ("TLS", False, _BOOL, "nothing: between machines it is always on"),
-    ("TLS_HOSTNAME", "default", _TEXT, "nothing: the name in certificates of your own is PUBLIC_IP_SERVER"),
+    ("TLS_HOSTNAME", "default", _TEXT, "nothing: the certificate is valid at any address"),
     ("TLS_CREDENTIALS_DIRECTORY", "", _TEXT, "here: SAC_CREDENTIALS_DIR; empty: `~/TmrlData/credentials`"),
     ("NB_WORKERS", -1, _WORKERS, f"here: SAC_MAX_WORKERS; -1 is {_OPEN_SLOTS}"),
     ("WANDB_PROJECT", "tmrl", _TEXT, "WANDB_PROJECT"),
