@@ -140,7 +140,7 @@ def test_plain_text_is_not_answered(shared: Running, words: bytes) -> None:
         assert is_ended(plain)
 
 
-@pytest.mark.parametrize("garbage", [b"nonsense\n", b"{" * 5000 + b"\n", b'{"kind": 3}\n', b"x" * 2_000_000])
+@pytest.mark.parametrize("garbage", [b"nonsense\n", b"x" * 2_000_000])
 def test_garbage_with_a_certificate_is_refused(shared: Running, garbage: bytes) -> None:
     before = shared.refused("malformed")
     with shared.dialled() as tls:

@@ -93,7 +93,7 @@ def put_anything(server, arrays):
     return True
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(mutated(GOOD_SEGMENT))
 def test_a_live_server_refuses_or_takes_and_lives_on(server, arrays):
     if arrays and put_anything(server, arrays):

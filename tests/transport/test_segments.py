@@ -114,7 +114,7 @@ SEGMENTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(segments=SEGMENTS, cuts=st.lists(st.integers(1, 6), min_size=25, max_size=25))
 def test_bundles_leave_the_bytes_that_single_segments_leave(tmp_path_factory, segments, cuts):
     folder = tmp_path_factory.mktemp("rings")
