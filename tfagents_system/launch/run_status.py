@@ -17,7 +17,6 @@ from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import (
-    FaultTally,
     fault_lines,
     finished_in_words,
     format_number,
@@ -65,7 +64,7 @@ class RunStatus:
         self._roles = roles
         self._kinds = {worker_role(number): kind for number, kind in variables.kinds_beside.items()}
         before = read_status(paths.status_json)
-        self._faults, self._before = FaultTally(before), how_far(paths, before)
+        self._before = how_far(paths, before)
         self.view = ProgressView()
         self._started_at = time.time()
         self._view_due = self._status_due = 0.0
@@ -92,16 +91,10 @@ class RunStatus:
         if self.state in ("starting", "running"):
             self.view.update(status)
 
-    def take_last_words(self, role: str) -> None:
-        """Keeps the last words of a process that has ended: its successor overwrites them."""
-        self._faults.take(role, read_heartbeat(self._paths.heartbeat(role)) or {})
-
     def to_json(self) -> dict[str, Any]:
         """The content of status.json: the run, its plan, and every role's last heartbeat."""
         roles = {name: self._role_to_json(name, role) for name, role in self._roles.items()}
         roles |= self._remote_roles()
-        for name, beat in roles.items():
-            self._faults.take(name, beat)
         run = {
             "name": self._name,
             "exp_dir": str(self._paths.exp_dir),
@@ -113,7 +106,6 @@ class RunStatus:
             "port": self._port,
             "exit_code": self.exit_code,
             "message": self.message,
-            **self._faults.to_json(),
             **({"before": self._before} if "iteration" not in roles.get(TRAINER, {}) and self._before else {}),
         }
         return {"run": run, "plan": self._plan.to_json(), "pinned": self._plan.pinned, "roles": roles}
@@ -144,7 +136,7 @@ class RunStatus:
         if code in (EXIT_DONE, EXIT_RESUMABLE):  # `trainer's time: updates 93%, waiting 4%`.
             for owner, shares in time_shares(status).items():
                 lines.append(f"{owner} time: {', '.join(f'{name} {share}' for name, share in shares.items())}")
-        lines += [*lost_workers(status), *fault_lines(status["run"])]
+        lines += [*lost_workers(status), *fault_lines(status)]
         lines += _result_lines("final" if code == EXIT_DONE else "last", status)
         if code == EXIT_DONE:
             trainer = status["roles"].get(TRAINER, {})

@@ -466,7 +466,6 @@ class Supervisor:
         if ended:
             end_what_is_left(ended)  # It must not run beside their successors.
             for role, code in ended.items():
-                self.status.take_last_words(role.name)
                 self._rules.role_ended(role, code)
         self.starter.reap_orphans(self._pids())
         self._check_directory()

@@ -214,7 +214,7 @@ def facts_of(model: RunModel) -> dict[str, str]:
         "steps/s (median)": median("env_steps_per_s"),
         "updates/s (median)": median("updates_per_s"),
         "restarts of roles": str(sum(beat.get("restarts", 0) for beat in status["roles"].values())),
-        "simulator faults": "; ".join(fault_lines(status["run"])) or "-",
+        "simulator faults": "; ".join(fault_lines(status)) or "-",
         "ended because": str(status["roles"].get(TRAINER, {}).get("ended_early") or "-"),
     }
     return {name: text for name, text in facts.items() if text != "-"}

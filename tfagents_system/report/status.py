@@ -20,7 +20,15 @@ from tfagents_system.checks.findings import counted
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, called_as, print_findings
 from tfagents_system.machine.claims import EVAL, EXPERT
 from tfagents_system.machine.files import read_json, write_json
-from tfagents_system.run_files.heartbeat import LIVE_STATES, STALE_SECS, clean_text, is_live, is_offline, read_status
+from tfagents_system.run_files.heartbeat import (
+    COUNTED,
+    LIVE_STATES,
+    STALE_SECS,
+    clean_text,
+    is_live,
+    is_offline,
+    read_status,
+)
 from tfagents_system.run_files.metrics import read_episodes, read_rows
 from tfagents_system.run_files.run_lock import start_of_run
 from tfagents_system.run_files.run_paths import INPUTS, REPLAY, TRAINER, RunPaths, is_worker
@@ -35,9 +43,6 @@ _LONG_WAIT_SECS = 60.0
 _FOLLOW_SECS = 2.0
 _ENDED_STATES = ("done", "stopped")
 _MAX_NAMES = 4
-# In a worker's heartbeat, where they begin at 0 with its process, and in `run` of status.json.
-_FAULT_COUNTS = ("env_faults", "eval_env_faults", "episodes")
-_LAST_FAULT = "last_env_fault"
 _CUT_SHARE, _FEW_CUTS = 0.05, 3
 
 DONE, UNKNOWN = "done", "-"
@@ -227,7 +232,7 @@ def problems(status: Status, now: float) -> list[str]:
     A supervisor that is gone; roles that are down, do not answer, wait for long or report an error; why a run failed;
     simulators that fail.
     """
-    return [*state_problems(status, now), *fault_lines(status["run"])]
+    return [*state_problems(status, now), *fault_lines(status)]
 
 
 def state_problems(status: Status, now: float) -> list[str]:
@@ -301,71 +306,28 @@ def _given_up(beat: Mapping[str, Any]) -> str:
     return f"given up after {beat.get('restarts', 0)} restarts{because}"
 
 
-# Failures of simulators.
+# Failures of simulators, of all starts of the workers that this start of the run has had.
 
 
-class FaultTally:
-    """Sums the workers' reports on their simulators; restarts of a worker or of the run do not reset it.
-
-    Args:
-      status: The status from an earlier start of the run; None: there was none.
-    """
-
-    def __init__(self, status: Status | None = None) -> None:
-        run, roles = (status["run"], status["roles"]) if status else ({}, {})
-        self._totals = _fault_counts(run)
-        self._last_fault = run.get(_LAST_FAULT) or ""
-        # Workers that joined may outlive a restart of the run: their earlier reports are in the totals.
-        self._seen = {role: (_process(beat), _fault_counts(beat)) for role, beat in roles.items() if is_worker(role)}
-
-    def take(self, role: str, beat: Mapping[str, Any]) -> None:
-        """Adds the difference from the previous heartbeat of a worker; ignores other roles."""
-        if not is_worker(role) or "env_faults" not in beat:
-            return
-        process, counts = _process(beat), _fault_counts(beat)
-        seen_of, before = self._seen.get(role, (None, counts))
-        if process != seen_of or any(counts[name] < before[name] for name in _FAULT_COUNTS):
-            before = dict.fromkeys(_FAULT_COUNTS, 0)
-        if counts["env_faults"] > before["env_faults"]:
-            self._last_fault = str(beat.get(_LAST_FAULT) or "")
-        for name in _FAULT_COUNTS:
-            self._totals[name] += counts[name] - before[name]
-        self._seen[role] = process, counts
-
-    def to_json(self) -> dict[str, Any]:
-        """For `run` of status.json."""
-        return {**self._totals, _LAST_FAULT: self._last_fault}
-
-
-def _process(beat: Mapping[str, Any]) -> tuple[Any, Any]:
-    return beat.get("host"), beat.get("pid")
-
-
-def _fault_counts(beat: Mapping[str, Any]) -> dict[str, int]:
-    return {name: max(0, int(beat.get(name) or 0)) for name in _FAULT_COUNTS}
-
-
-def fault_words(run: Mapping[str, Any]) -> str:
-    """`8 environment faults`, with the share of cut episodes if that is large; empty if there are none.
-
-    Args:
-      run: That of status.json.
-    """
-    counts = _fault_counts(run)
-    faults, cut = counts["env_faults"], counts["env_faults"] - counts["eval_env_faults"]
+def fault_words(status: Status) -> str:
+    """`8 environment faults`, with the share of cut episodes if that is large; empty if there are none."""
+    beats = [beat for role, beat in status["roles"].items() if is_worker(role)]
+    faults, of_evaluation, episodes = (sum(int(beat.get(name) or 0) for beat in beats) for name in COUNTED)
     if not faults:
         return ""
-    words = counted(faults, "environment fault")
-    share = cut / max(1, counts["episodes"] + cut)  # An episode that is cut short is begun anew.
+    words, cut = counted(faults, "environment fault"), faults - of_evaluation
+    share = cut / max(1, episodes + cut)  # An episode that is cut short is begun anew.
     if cut < _FEW_CUTS or share < _CUT_SHARE:
         return words
     return f"{words} (they have cut {share:.0%} of its episodes)"
 
 
-def fault_lines(run: Mapping[str, Any]) -> list[str]:
-    """The same with the last fault's text, as a line; none where there are none."""
-    words = fault_words(run)
-    return [f"{words}, last: {run[_LAST_FAULT]}" if run.get(_LAST_FAULT) else words] if words else []
+def fault_lines(status: Status) -> list[str]:
+    """The same with the text of one, as a line; none where there are none."""
+    if not (words := fault_words(status)):
+        return []
+    texts = [text for beat in status["roles"].values() if (text := beat.get("last_env_fault"))]
+    return [f"{words}, last: {texts[-1]}" if texts else words]
 
 
 # Numbers.

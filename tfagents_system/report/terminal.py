@@ -165,7 +165,7 @@ def progress_line(status: Status) -> str:
             f"left {format_secs(trainer.get('time_left_s'))}",
         ]
     # Of what simulators have raised only how often, since a line is one of many.
-    warnings = [*state_problems(status, run["updated_at"]), fault_words(run)]
+    warnings = [*state_problems(status, run["updated_at"]), fault_words(status)]
     parts += [f"! {problem}" for problem in warnings if problem]
     return f"{head} {'  '.join(parts)}"
 

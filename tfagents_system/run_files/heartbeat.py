@@ -22,6 +22,8 @@ _AT_ONCE = ("done", "stopped")  # Last words.
 LIVE_STATES = ("starting", "running")  # Of a run.
 MOST_BYTES = 256 * 1024  # Of a heartbeat; a gateway takes no longer messages either.
 _MOST_CHARS = 500
+# Counts that go on where an earlier process of the role has ended.
+COUNTED = ("env_faults", "eval_env_faults", "episodes")
 
 
 class Beat(TypedDict, total=False):
@@ -146,6 +148,9 @@ class Heartbeat:
             path.parent.mkdir(exist_ok=True)  # No parents: a run directory that was moved away may be put back.
         self._path, self._min_secs = path, min_secs
         self._fixed = {"role": role, "pid": os.getpid(), "host": socket.gethostname()}
+        before: Mapping[str, Any] = read_heartbeat(path) or {}
+        self._counted: dict[str, int] = {name: before.get(name) or 0 for name in COUNTED}
+        self._last_fault: str = before.get("last_env_fault") or ""
         self._state: str | None = None
         self._since = self._next = 0.0
         self._lock = threading.Lock()
@@ -171,6 +176,12 @@ class Heartbeat:
         if is_news:
             self._state, self._since = state, time.time()
         content = {**self._fixed, "state": state, "since": self._since, "time": time.time(), **fields}
+        content |= {
+            name: count + fields.get(name, 0) for name, count in self._counted.items() if count or name in fields
+        }
+        self._last_fault = fields.get("last_env_fault") or self._last_fault
+        if self._last_fault:
+            content["last_env_fault"] = self._last_fault
         with self._lock:
             if at_once or time.monotonic() >= self._next:
                 self._write(content)
