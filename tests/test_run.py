@@ -263,11 +263,10 @@ def test_policy_of_an_environment_with_other_bounds(capsys: Any, saved: RunPaths
     assert export.main(["--exp_dir", str(saved.exp_dir), "--out", str(tmp_path / "out")]) == 0
     told = "gives actions from [-2.  0.] to [2. 1.], but this environment takes them from [-0.5  0. ] to "
     policies = [[], ["--policy", str(tmp_path / "out")], ["--policy", str(saved.policies / "greedy_policy")]]
-    for high in ("0.5", "2.0"):
-        other.write_text(source.replace("HIGH", high))
-        for flags in policies:
-            with pytest.raises(UserError, match=re.escape(told)):
-                run.main(["--exp_dir", str(saved.exp_dir), "--no_video", "--params", str(other), *flags])
+    other.write_text(source.replace("HIGH", "2.0"))
+    for flags in policies:
+        with pytest.raises(UserError, match=re.escape(told)):
+            run.main(["--exp_dir", str(saved.exp_dir), "--no_video", "--params", str(other), *flags])
     other.write_text(source.replace("-0.5", "-2.0").replace("HIGH", "2.0000000000000004"))
     for flags in policies:
         assert "5 steps" in play(capsys, saved, "--no_video", "--params", str(other), *flags)[1]

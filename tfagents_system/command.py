@@ -96,7 +96,7 @@ _COMMANDS = (
     Command(
         "cpus",
         "run_script.sh",
-        "how fast updates and steps are, how many workers fit",
+        "measure updates and steps; how many workers a run needs",
         "reacher/vars.sh",
         ("--check",),
     ),

@@ -139,9 +139,8 @@ class Preparation:
             has_directory = not any(self.findings.texts(ERROR, where) for where in ("run directory", "another run"))
             if not self._is_for_job:
                 self.plan = machine_checks.check_machine(self.values, self.environ, self.findings)
-            has_own_python = "params" not in self.values or "env_python" in self.values
-            pinning = None if has_own_python else self.values["params"].parent
-            machine_checks.check_packages(self.findings, pinning)
+            pins_count = "params" in self.values and "env_python" not in self.values
+            machine_checks.check_packages(self.findings, self.values["params"].parent if pins_count else None)
             if has_directory and self._is_let_in():
                 work.doing = "the files beside the params"
                 self._look_at_files()
