@@ -23,7 +23,7 @@ from tfagents_system.envs.specs import observation_spec_of
     [(-1, 1, 1.001, False), (-1, 1, 1.1, True), (-1, 1, -1.1, True), (0, np.inf, -0.0005, False),
      (0, np.inf, -0.1, True), (-np.inf, np.inf, 1e30, False), (0, 1000, 1009, False), (0, 1000, 1011, True)],
 )  # fmt: skip
-def test_beyond_its_bounds_an_observation_is_kept_and_told_of_once_or_a_fault(
+def test_beyond_its_bounds_an_observation_is_kept_and_told_of_once_an_element_or_a_fault(
     low: float, high: float, value: float, is_outside: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     space = gymnasium.spaces.Box(low, high, (3,), np.float64)
@@ -36,7 +36,8 @@ def test_beyond_its_bounds_an_observation_is_kept_and_told_of_once_or_a_fault(
         writer.write(np.array([[inside] * 3, [inside, value, value]]), [out])
     np.testing.assert_array_equal(out[1], np.array([inside, value, value], np.float32))
     told = [record.getMessage() for record in caplog.records]
-    assert [line.split(" is ")[0] for line in told] == ["worker 2: environment 0: observation[1]"] * is_outside
+    elements = [f"worker 2: environment 0: observation[{element}]" for element in (1, 2)]
+    assert [line.split(" is ")[0] for line in told] == elements * is_outside
     assert writer.outside.startswith("observation[1] is ") == is_outside
     text = r"observation\[1\] is .*: correct the observation, or widen the bound"
     if is_outside:

@@ -306,3 +306,39 @@ def test_a_python_on_path_is_used_before_anything_is_installed(repository: Repos
     inside = environ | {"TFAGENTS_CONTAINER": "1", "TFAGENTS_HOST_VIRTUAL_ENV": str(environment(tmp_path / "host"))}
     assert repository.setup(**inside).stdout == f"{on_path}/bin/python\n"
     assert repository.setup(**inside | {"PATH": repository.environ["PATH"]}).stdout == f"{tmp_path}/host/bin/python\n"
+
+
+@pytest.mark.slow
+def test_the_toolkit_is_imported_and_started_from_anywhere_even_in_a_folder_with_spaces(tmp_path: Path) -> None:
+    checkout = tmp_path / "my projects/sac"
+    listed = run("git", "ls-files", "-co", "--exclude-standard", cwd=ROOT).stdout.splitlines()
+    for name in filter(lambda name: (ROOT / name).is_file(), listed):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, checkout / name)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "uv").write_text(  # The packages are those of this Python, by a link; the rest is pip's.
+        f"""#!/usr/bin/env bash
+set -e
+for last; do :; done
+case "$*" in
+  venv*) {sys.executable} -m venv --without-pip "$last" ;;
+  *--editable*) {sys.executable} -m pip --python "$last/.venv" install --quiet "${{@:6}}" ;;
+  *) echo {Path(packaging.__file__).parents[1]} >"{checkout}/.venv/lib/python3.11/site-packages/packages.pth" ;;
+esac
+"""
+    )
+    (tools / "uv").chmod(0o755)
+    environ = {"PATH": f"{tools}:{os.environ['PATH']}", "VIRTUAL_ENV": "", "CONDA_PREFIX": "", "PYTHONPATH": ""}
+    done = run(checkout / "setup.sh", cwd=tmp_path, **environ)
+    assert done.returncode == 0, done.stderr
+    where = run(
+        checkout / ".venv/bin/python", "-c", "import tfagents_system as t; print(t.__file__)", cwd=Path("/"), **environ
+    )
+    assert where.stdout == f"{checkout}/tfagents_system/__init__.py\n", where.stderr
+    example = "tfagents_system/examples/pendulum"
+    four = f"SAC_EXP_NAME=four\nSAC_PARAMS={example}/params.py\nSAC_SEED=3\n"
+    (tmp_path / "vars.sh").write_text(four)
+    done = run(checkout / ".venv/bin/sac", "check", "vars.sh", cwd=tmp_path, **environ)
+    assert done.returncode == 2 and "SAC_CONFIG is missing" in done.stdout, done.stdout + done.stderr
+    assert f"{tmp_path}/logs/four: a new run" in done.stdout, "in the current folder"

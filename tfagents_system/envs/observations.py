@@ -32,7 +32,7 @@ class ObservationWriter:
       spaces: Nest of the environment's own, of one lane.
       name: Which environment; for warnings.
       is_strict: An observation beyond the bounds of its space is an error. Otherwise it is kept, and the log tells of
-        the first one of each leaf.
+        each element once.
 
     Attributes:
       outside: The first observation beyond its bounds, in words; empty where there was none.
@@ -80,11 +80,14 @@ class _LeafWriter:
             first = np.asarray(getattr(space, "start", 0)).reshape(-1)
             self._take: Callable[[np.ndarray, np.ndarray], bool] = functools.partial(_take_one_hot, self._sizes, first)
             return
-        self._bounds = Bounds.of(spec, getattr(space, "low", -np.inf), getattr(space, "high", np.inf))
-        if self._bounds is not None:
-            self._low, self._high = self._bounds.in_dtype(self._dtype)
-            self._within = np.empty(spec.shape, self._dtype)
         self._take = _take_integers if self._dtype.kind in "iu" else _take_floats
+        if (bounds := Bounds.of(spec, getattr(space, "low", -np.inf), getattr(space, "high", np.inf))) is not None:
+            self._within = np.empty(spec.shape, self._dtype)
+            self._set_bounds(bounds)
+
+    def _set_bounds(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._low, self._high = bounds.in_dtype(self._dtype)
 
     def write(self, values: Any, out: np.ndarray) -> None:
         """Writes `[...]`, or a batch `[N, ...]`, into an array of the same shape.
@@ -102,7 +105,8 @@ class _LeafWriter:
                 return
             if self._tell is not None:
                 self._tell(self._bounds.explain(self._spec.name, out))
-                self._bounds = None
+                outside = ((out < self._low) | (out > self._high)).reshape(-1, *self._spec.shape).any(axis=0)
+                self._set_bounds(self._bounds.without(outside))
                 return
         if out.ndim == self._num_dimensions:
             self._refuse(values)
@@ -162,6 +166,10 @@ class Bounds:
         bound = np.maximum(1.0, np.abs(np.where(has_low, low, np.where(has_high, high, 0.0))))
         span = np.subtract(high, low, out=bound, where=has_low & has_high)
         return cls(low, high, np.zeros_like(span) if is_integer else _BOUNDS_TOLERANCE * span)
+
+    def without(self, elements: np.ndarray) -> Bounds:
+        """Bounds that these elements, a mask, can't violate."""
+        return Bounds(np.where(elements, -np.inf, self.low), np.where(elements, np.inf, self.high), self.tolerance)
 
     def in_dtype(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         """Low and high with the tolerance added, to compare arrays of a dtype with."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import os
+import pickle
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -756,7 +758,9 @@ def check_values(
     if not params.env_config.get("curriculum") or check_curriculum(params.env_config):
         return  # None, or reported by the check of the JSON.
     curriculum, failed = Curriculum.from_config(params.env_config), set[str]()
+    values: dict[str, list[float]] = {}
     for name, value in curriculum.end_values():
+        values.setdefault(name, []).append(value)
         for env in (collect_env, eval_env if curriculum.apply_to_eval(name) else None):
             if env is None or name in failed:  # With the other value most likely the same again.
                 continue
@@ -767,5 +771,44 @@ def check_values(
                 take_steps(env, 0, _STEPS_WITH_VALUE)
                 failed.remove(name)
     if not failed:
-        values = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
-        findings.fact(CURRICULUM, f"set_state works with {values}")
+        words = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
+        findings.fact(CURRICULUM, f"set_state works with {words}")
+    if collect_env.device or is_batched(collect_env.user_env) or isinstance(collect_env.user_env, EnvProcess):
+        return  # Its attributes can't be seen.
+    for name in values.keys() - failed:
+        enter(f"set_state() of {name} or step() with it")
+        if len(values[name]) == 2 and not has_effect(collect_env, name, values[name]):
+            findings.note(CURRICULUM, _without_effect(collect_env, name))
+
+
+def has_effect(env: TrainingEnvironment, name: str, values: Sequence[float]) -> bool:
+    """Whether one of these values changes an attribute, or what some steps with the same seed give."""
+    outcomes = set[bytes]()
+    for value in values:
+        before = _attributes(env)
+        env.set_state({name: value})
+        if _attributes(env) != before:
+            return True
+        env.reseed(0)
+        outcomes.add(pickle.dumps(tree.flatten(take_steps(env, 0, _STEPS_WITH_VALUE))))
+    return len(outcomes) > 1
+
+
+def _attributes(env: TrainingEnvironment) -> dict[str, bytes]:
+    """Content of the attributes of the environment and of its wrappers; without what can't be compared."""
+    contents = {}
+    for depth, layer in enumerate(gym_layers(env.user_env)):
+        for name, value in getattr(layer, "__dict__", {}).items():
+            with contextlib.suppress(Exception):
+                contents[f"{depth}.{name}"] = b"" if name == "env" else pickle.dumps(value)
+    return contents
+
+
+def _without_effect(env: TrainingEnvironment, name: str) -> str:
+    inner = list(gym_layers(env.user_env))[-1]
+    near = difflib.get_close_matches(name, [attribute.strip("_") for attribute in vars(inner)], cutoff=0.4)
+    meant = f"its attributes {', '.join(near)} have similar names" if near else "no attribute has a similar name"
+    return (
+        f"curriculum.{name}: set_state changes no attribute of {type(inner).__name__}, and nothing in "
+        f"{_STEPS_WITH_VALUE} steps with the same seed: let set_state use it ({meant}), or remove the parameter"
+    )
