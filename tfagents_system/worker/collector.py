@@ -219,48 +219,6 @@ class Collector:
             self._sender.send(dataclasses.replace(segment, iteration=self._iteration))
 
 
-class Record:
-    """What is kept of an episode under way.
-
-    Args:
-      number: Of the episode.
-      begun: Iteration that it began in.
-
-    Attributes:
-      checksum: Of all that the environment has returned.
-    """
-
-    def __init__(self, number: int, begun: int) -> None:
-        self._number, self._begun = number, begun
-        self._segments: list[Segment] = []  # Of this iteration.
-        self.checksum = 0
-
-    def add(self, segment: Segment) -> None:
-        """The next steps of the episode."""
-        self._segments.append(segment)
-        for column in (*segment.observation, segment.reward, segment.discount):
-            self.checksum = zlib.crc32(np.ascontiguousarray(column).data, self.checksum)
-
-    def to_write(self, memory: Sequence[np.ndarray]) -> EpisodeUnderWay:
-        """For the journal; the next iteration begins."""
-        actions = [segment.action[0][segment.lead :] for segment in self._segments]
-        explored = [segment.explored[segment.lead :] for segment in self._segments if segment.explored is not None]
-        self.forget()
-        return EpisodeUnderWay(
-            self._number,
-            self._begun,
-            sum(map(len, actions)),
-            b"".join(part.tobytes() for part in actions),
-            self.checksum,
-            [state.astype(np.float32).tobytes() for state in memory],
-            b"".join(part.tobytes() for part in explored),
-        )
-
-    def forget(self) -> None:
-        """The steps so far are in the journal."""
-        self._segments.clear()
-
-
 class RepeatedActions:
     """An actor that acts as before, in the only lane. Whether an action was greedy is not known any more.
 
@@ -298,7 +256,9 @@ class JournaledCollector(Collector):
         super().__init__(role, *parts)
         self._journal = EpisodeJournal(role.paths.journal(role.name))
         self._first_number = eval_share(self._params.num_initial_episodes, range(role.num_workers), role.worker_id)
-        self._record: Record | None = None  # Of the newest episode.
+        self._under_way = self._begun = 0  # The newest episode, and the iteration that it began in.
+        self._segments: list[Segment] = []  # Its steps of this iteration.
+        self._checksum = 0  # Of all that the environment has returned in it.
         self._is_repeating = False
 
     def _begin_steps(self, iteration: int, actor: Actor) -> Rollout:
@@ -338,12 +298,11 @@ class JournaledCollector(Collector):
             self._runner.repeat(COLLECT_STREAM, iteration, reseeds_environments=False)
             with self._collecting(iteration, rollout.actor):
                 rollout.steps(part.steps)
-            assert self._record is not None
-            self._record.forget()
-            if self._record.checksum != part.checksum:
+            self._segments.clear()
+            if self._checksum != part.checksum:
                 break
         self._is_repeating, self._activity.steps = False, steps
-        is_same = self._record is not None and self._record.checksum == episode.checksum
+        is_same = self._checksum == episode.checksum
         if is_same:
             self._policy.policy.remember(0, [np.frombuffer(state, np.float32) for state in episode.memory])
             logging.info("an episode goes on where iteration %d has left it", last)
@@ -356,13 +315,15 @@ class JournaledCollector(Collector):
             self._seed_episode(env)
 
     def _new_builder(self) -> SegmentBuilder:
-        self._record = Record(self.number, self._iteration)
+        self._under_way, self._begun, self._checksum = self.number, self._iteration, 0
+        self._segments.clear()
         return super()._new_builder()
 
     def _send(self, segment: Segment) -> None:
         if self._iteration != INIT_ITERATION:
-            assert self._record is not None
-            self._record.add(segment)
+            self._segments.append(segment)
+            for column in (*segment.observation, segment.reward, segment.discount):
+                self._checksum = zlib.crc32(np.ascontiguousarray(column).data, self._checksum)
             if self._is_repeating:
                 return
             if segment.end_of_iteration:
@@ -372,8 +333,19 @@ class JournaledCollector(Collector):
     def _write(self) -> None:
         """Before the iteration's last segment: whoever starts after it is stored needs this."""
         episode = None
-        if self._record is not None and self._rollout is not None and self._rollout.has_episodes:
-            episode = self._record.to_write(self._policy.policy.memory(0))
+        if self._rollout is not None and self._rollout.has_episodes:
+            actions = [segment.action[0][segment.lead :] for segment in self._segments]
+            explored = [segment.explored[segment.lead :] for segment in self._segments if segment.explored is not None]
+            episode = EpisodeUnderWay(
+                self._under_way,
+                self._begun,
+                steps=sum(map(len, actions)),
+                actions=b"".join(part.tobytes() for part in actions),
+                checksum=self._checksum,
+                memory=[state.astype(np.float32).tobytes() for state in self._policy.policy.memory(0)],
+                explored=b"".join(part.tobytes() for part in explored),
+            )
+        self._segments.clear()
         self._journal.append(Cut(self._iteration, self.number, episode))
 
 
