@@ -37,7 +37,7 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.examples.halfcheetah import params as halfcheetah
 from tfagents_system.examples.minitaur import params as minitaur
 from tfagents_system.policies import weights
-from tfagents_system.policies.shared_weights import SharedWeights
+from tfagents_system.policies.weights import SharedWeights
 from tfagents_system.policies.worker_policy import LaneSteps, WorkerPolicy, make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
@@ -271,7 +271,7 @@ def _record_actions(params: TrainParamsBase, episodes: int, greedy: bool) -> lis
 _TRAINER = """
 import sys, time
 import numpy as np
-from tfagents_system.policies.shared_weights import SharedWeights
+from tfagents_system.policies.weights import SharedWeights
 policy = list(np.load(sys.argv[1]).values())
 shared = SharedWeights(policy)
 print(*shared.place, flush=True)

@@ -237,39 +237,6 @@ def test_policy_of_another_environment(saved: RunPaths, tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="the policy was trained on observations"):
         run.main(["--exp_dir", str(saved.exp_dir), "--no_video", "--params", str(other)])
-    other.write_text(
-        "import gymnasium\nfrom tests.support.fakes import CounterEnv, FakeParams\n"
-        "class Wider(CounterEnv):\n"
-        "    action_space = gymnasium.spaces.Box(-1.0, 1.0, (7,))\n"
-        "class TrainParams(FakeParams):\n"
-        "    def env_ctor(self, *args, seed=None, **kwargs):\n"
-        "        return Wider()\n"
-    )
-    with pytest.raises(UserError, match=r"the policy gives actions of shapes .* takes \[\(7,\)\]"):
-        run.main(["--exp_dir", str(saved.exp_dir), "--no_video", "--params", str(other)])
-
-
-def test_policy_of_an_environment_with_other_bounds(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
-    """As it is told by checkpoints, SavedModels and exported files; another rounding of the same bounds is none."""
-    other = tmp_path / "other.py"
-    source = (
-        "import gymnasium\nimport numpy as np\nfrom tests.support.fakes import CounterEnv, FakeParams\n"
-        "class Weaker(CounterEnv):\n"
-        "    action_space = gymnasium.spaces.Box(np.array([-0.5, 0.0]), np.array([HIGH, 1.0]), dtype=np.float64)\n"
-        "class TrainParams(FakeParams):\n"
-        "    def env_ctor(self, *args, seed=None, **kwargs):\n"
-        "        return Weaker(truncate_at=5)\n"
-    )
-    assert export.main(["--exp_dir", str(saved.exp_dir), "--out", str(tmp_path / "out")]) == 0
-    told = "gives actions from [-2.  0.] to [2. 1.], but this environment takes them from [-0.5  0. ] to "
-    policies = [[], ["--policy", str(tmp_path / "out")], ["--policy", str(saved.policies / "greedy_policy")]]
-    other.write_text(source.replace("HIGH", "2.0"))
-    for flags in policies:
-        with pytest.raises(UserError, match=re.escape(told)):
-            run.main(["--exp_dir", str(saved.exp_dir), "--no_video", "--params", str(other), *flags])
-    other.write_text(source.replace("-0.5", "-2.0").replace("HIGH", "2.0000000000000004"))
-    for flags in policies:
-        assert "5 steps" in play(capsys, saved, "--no_video", "--params", str(other), *flags)[1]
 
 
 def test_a_file_where_a_folder_is_written_to(saved: RunPaths, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from tfagents_system.settings.variables import without_task
 if TYPE_CHECKING:
     import pandas
 
-    from tfagents_system.playing.play import Policy
+    from tfagents_system.policies.files import Policy
 
 _POLL_SECS = 0.5
 _LAST_LINES = 40
@@ -244,9 +244,8 @@ class Run:
         Raises:
           UserError: There is none.
         """
-        from tfagents_system.playing.play import Policy
         from tfagents_system.playing.saved_run import find_checkpoint
-        from tfagents_system.policies.files import load_policy
+        from tfagents_system.policies.files import Policy, load_policy
 
         return Policy(load_policy(find_checkpoint(self._paths, checkpoint), "checkpoint"))
 

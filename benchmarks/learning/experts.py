@@ -53,8 +53,8 @@ def demonstrations_of(expert: Path, episodes: int) -> Path:
 
 def demonstrate(expert: Path, episodes: int, path: Path) -> list[float]:
     """Plays the best policy of a run greedily and writes the episodes; returns their returns."""
-    from tfagents_system.experience import columns
-    from tfagents_system.playing.played_environment import make_env
+    from tfagents_system.experience import data_sets
+    from tfagents_system.playing.play import make_env
     from tfagents_system.playing.saved_run import find_checkpoint, load_run_params
     from tfagents_system.policies.files import load_policy
     from tfagents_system.run_files.run_paths import RunPaths
@@ -64,7 +64,7 @@ def demonstrate(expert: Path, episodes: int, path: Path) -> list[float]:
     with make_env(load_run_params(paths, None, None), _SEED, render=False) as env:
         played = [_episode(env, policy) for _ in range(episodes)]
     partial = path.with_suffix(".partial.npz")
-    columns.write(partial, played)
+    data_sets.write_npz(partial, played)
     os.replace(partial, path)
     return [float(each.rewards.sum()) for each in played]
 

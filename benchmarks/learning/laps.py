@@ -22,9 +22,9 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, exit_with
 from tfagents_system.examples.racing.environment import RacingEnvironment, RacingSettings
 from tfagents_system.examples.racing.track import HELD_OUT
-from tfagents_system.playing.play import Policy
-from tfagents_system.playing.played_environment import make_env, stopping_between_steps
+from tfagents_system.playing.play import make_env, stopping_between_steps
 from tfagents_system.playing.saved_run import load_run_params
+from tfagents_system.policies.files import Policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 

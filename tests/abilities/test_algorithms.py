@@ -1,4 +1,4 @@
-"""Each algorithm trains, each with other settings that all can have: what they do is seen in the run's files."""
+"""Each algorithm trains (DroQ as REDQ), each with other settings that all can have: what they do is seen in files."""
 
 from __future__ import annotations
 
@@ -114,30 +114,24 @@ def test_sac_with_a_memory_and_schedules(tmp_path: Path) -> None:
     assert set(column(sac_run.run, "train/policy_lag")) == {0.0}
     assert column(sac_run.run, "schedule/actor_learning_rate")[-1] == pytest.approx(1e-30)
     assert all(0 < scale < 10 for scale in column(sac_run.run, "reward_scale"))
-    names = [f"policy_checkpoint_{updates:010d}" for updates in (100, 200, 250, 300)]
+    names = [f"policy_checkpoint_{updates:010d}" for updates in (100, 250, 300)]
     observation = {"observation": np.full(1, -1.0, np.float32), "action_history": np.zeros(1, np.float32)}
     run = tfagents_system.load_run(sac_run.run)
     actions = [float(run.policy(name)(observation)[0]) for name in names]
     assert actions[0] != actions[1], "it moves while its rate is 0.01"
-    assert actions[2] == pytest.approx(actions[3], abs=0.02), "and then only with the statistics of observations"
+    assert actions[1] == pytest.approx(actions[2], abs=0.02), "and then only with the statistics of observations"
 
 
-def test_redq_in_vector_environments_with_an_exact_ratio(tmp_path: Path) -> None:
-    settings = ("config.lanes=3", "env_steps_per_iter=20", "updates_per_env_step=2.5", "num_critics=3")
-    redq = Trained(tmp_path, "redq", *settings, "eval_period_iters=3", "actor_update_period=1")
+def test_redq_in_vector_environments_with_an_exact_ratio_and_adamw(tmp_path: Path) -> None:
+    settings: tuple[str, ...] = ("config.lanes=3", "env_steps_per_iter=20", "updates_per_env_step=2.5", "num_critics=3")
+    settings += ('critic_optimizer={"name": "adamw", "weight_decay": 0.01, "global_clipnorm": 10}',)
+    settings += ('alpha_optimizer={"name": "sgd", "momentum": 0.5}', "actor_optimizer.beta_1=0.8")
+    redq = Trained(tmp_path, "redq", *settings, "gradient_clipping=5", "eval_period_iters=3", "actor_update_period=1")
     assert redq.trainer["train_step"] == int(2.5 * 20 * 6)
     assert column(redq.run, "env_steps")[-1] - 20 * 6 >= 2 * HORIZON, "the random steps have no updates"
     assert set(column(redq.run, "eval/episode_length")) == {HORIZON}
     assert redq.learned(), rows(redq.run)
-
-
-def test_droq_with_adamw_and_two_environments_a_worker(tmp_path: Path) -> None:
-    adamw = 'critic_optimizer={"name": "adamw", "weight_decay": 0.01, "global_clipnorm": 10}'
-    sgd = 'alpha_optimizer={"name": "sgd", "momentum": 0.5}'
-    settings = (adamw, sgd, "actor_optimizer.beta_1=0.8", "gradient_clipping=5")
-    droq = Trained(tmp_path, "droq", *settings, "num_train_episodes_per_iter=2", ENVS_PER_WORKER=2)
-    assert droq.trainer["train_step"] == 300 and droq.learned(), rows(droq.run)
-    resolved = json.loads((droq.run / "run.json").read_text())["attributes"]
+    resolved = json.loads((redq.run / "run.json").read_text())["attributes"]
     assert resolved["critic_optimizer"]["weight_decay"] == 0.01 and resolved["actor_optimizer"]["beta_1"] == 0.8
 
 
@@ -184,9 +178,9 @@ def test_dqn_with_priorities_potential_and_values_of_terminations_and_time_limit
     assert np.mean(values[1]) == pytest.approx(1.0 - 0.25, abs=0.3), values
 
 
-def test_iqn_with_a_table_of_actions_and_mini_races(tmp_path: Path) -> None:
+def test_iqn_with_a_table_of_actions_and_mini_races_and_two_environments_a_worker(tmp_path: Path) -> None:
     table = [[6.0], [3.0], [-1.0]]
-    settings = (
+    settings: tuple[str, ...] = (
         f"action_table={table}",
         "mini_race.steps=3",
         "mini_race.oversampling=[0, 0]",
@@ -194,7 +188,8 @@ def test_iqn_with_a_table_of_actions_and_mini_races(tmp_path: Path) -> None:
         "n_step=2",
         "boltzmann_epsilon=0.1",
     )
-    iqn = Trained(tmp_path, "iqn", *settings, "iqn.num_quantiles=4", "exploration_epsilon=0.3", "keep_best_episodes=50")
+    settings += ("iqn.num_quantiles=4", "exploration_epsilon=0.3", "keep_best_episodes=50")
+    iqn = Trained(tmp_path, "iqn", *settings, "num_train_episodes_per_iter=2", ENVS_PER_WORKER=2)
     assert iqn.action() == pytest.approx([-1.0]), "the best row"
     values = []
     for path in (iqn.run / "episodes").glob("*.npz"):

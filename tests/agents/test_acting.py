@@ -56,14 +56,9 @@ def observation_of(spec, rng):
 @pytest.mark.parametrize(
     ("spec", "attributes"),
     [
-        (VECTOR, {}),
         (VECTOR, {"recurrent": {"lstm_units": 4}}),
-        (VECTOR, {"network": "simba"}),
         (VECTOR, {"normalize_observations": True, "algorithm": "redq", "num_critics": 3}),
-        (VECTOR, {"algorithm": "droq"}),
-        (VECTOR, {"algorithm": "tqc"}),
         (VECTOR, {"algorithm": "crossq"}),
-        (IMAGES, {}),
         (IMAGES, {"algorithm": "redq", "num_critics": 3}),
     ],
 )

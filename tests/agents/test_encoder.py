@@ -3,17 +3,14 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.policies import greedy_policy
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
-from tests.support.acting import actions
 from tests.support.fakes import FakeParams
 from tests.support.updates import update_once
 from tfagents_system.agents import encoder
 from tfagents_system.agents.noise import Drawing
-from tfagents_system.policies.worker_policy import make_worker_policy
 
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 OBSERVATION = {
@@ -125,43 +122,33 @@ def convolved(image, kernel, bias, stride):
     return np.maximum(result, 0.0)
 
 
-def test_the_encoder_is_four_convolutions_over_centred_pixels():
+@pytest.mark.parametrize(
+    ("layers", "strides", "shape"),
+    [((2, 3, 2, 4), (2, 1, 1, 1), (1, 2, 4)), (((3, 4, 2), (2, 3, 1), (4, 2, 3)), (2, 1, 3), (2, 2, 4))],
+    ids=["filters alone", "kernels and strides"],
+)
+def test_the_encoder_is_convolutions_over_centred_pixels(layers, strides, shape):
     tf.keras.utils.set_random_seed(0)
-    net = encoder.ImageEncoder(OBSERVATION, encoder.convolutions(build_params(image_encoder_layers=(2, 3, 2, 4))))
+    net = encoder.make_encoder(build_params(image_encoder_layers=layers), OBSERVATION)
     observation = observations((2,))
     encoded, _ = net(observation)
-    assert tuple(net.encoded_spec["camera"].shape) == (1, 2, 4)
+    assert tuple(net.encoded_spec["camera"].shape) == shape
     assert net.encoded_spec["icon"] == OBSERVATION["icon"] and net.encoded_spec["joints"] == OBSERVATION["joints"]
     weights = values_of(net.trainable_variables)
     for k in range(2):
         values = observation["camera"][k].numpy() / 255.0 - 0.5
-        for layer in range(4):
-            values = convolved(values, weights[2 * layer], weights[2 * layer + 1], stride=1 if layer else 2)
+        for layer, stride in enumerate(strides):
+            values = convolved(values, weights[2 * layer], weights[2 * layer + 1], stride)
         np.testing.assert_allclose(encoded["camera"][k], values, atol=1e-5)
     np.testing.assert_array_equal(encoded["icon"], observation["icon"])
     sequences, _ = net(tf.nest.map_structure(lambda leaf: tf.stack([leaf, leaf], axis=1), observation))
     np.testing.assert_allclose(sequences["camera"][:, 1], encoded["camera"], atol=1e-6)
 
 
-def test_each_convolution_may_have_its_own_kernel_and_stride():
-    layers = ((3, 4, 2), (2, 3, 1), (4, 2, 3))
-    given = build_params(image_encoder_layers=layers)
-    spec = {"camera": tf.TensorSpec((18, 16, 3), tf.uint8)}
-    net = encoder.make_encoder(given, spec)
-    assert tuple(net.encoded_spec["camera"].shape) == (2, 2, 4)
-    pixels = np.random.default_rng(0).integers(0, 255, (2, 18, 16, 3)).astype(np.uint8)
-    encoded, _ = net({"camera": tf.constant(pixels)})
-    weights = values_of(net.trainable_variables)
-    for k in range(2):
-        values = pixels[k] / 255.0 - 0.5
-        for number, (_, _, stride) in enumerate(layers):
-            values = convolved(values, weights[2 * number], weights[2 * number + 1], stride)
-        np.testing.assert_allclose(encoded["camera"][k], values, atol=1e-5)
-    linesight = [encoder.Convolution(*each) for each in ((16, 4, 2), (32, 4, 2), (64, 3, 2), (32, 3, 1))]
+def test_images_that_the_convolutions_would_reduce_to_nothing_are_not_encoded():
+    linesight = [encoder.Convolution(*layer) for layer in ((16, 4, 2), (32, 4, 2), (64, 3, 2), (32, 3, 1))]
     plain = encoder.convolutions(build_params(image_encoder_layers=(8, 8, 8, 8)))
-    assert [encoder.smallest_side(each) for each in (linesight, plain)] == [34, 15]
-    assert encoder.convolutions(given) == layers
-    assert encoder.make_encoder(build_params(image_encoder_layers=()), OBSERVATION) is None
+    assert [encoder.smallest_side(layers) for layers in (linesight, plain)] == [34, 15]
 
 
 def test_the_trunk_normalises_and_squashes():
@@ -233,9 +220,9 @@ def test_the_actors_loss_and_the_targets_leave_the_encoder_alone():
         assert not encoder_variables & {variable.ref() for variable in net.variables}
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "redq", "droq", "tqc", "crossq"])
-def test_every_algorithm_trains_the_encoder(algorithm):
-    agent = build(algorithm=algorithm, num_critics=None if algorithm == "sac" else 2)
+@pytest.mark.parametrize("algorithm", ["redq", "crossq"])
+def test_variants_train_the_encoder_too(algorithm):
+    agent = build(algorithm=algorithm, num_critics=2)
     before = values_of(agent.encoder.trainable_variables)
     measured = update_once(agent, transition())
     assert all(np.isfinite(value) for value, _ in measured.values())
@@ -251,15 +238,3 @@ def test_an_update_is_repeated_exactly_and_shifts_are_part_of_it():
         after[name] = np.concatenate([value.ravel() for value in values_of(agent.encoder.variables)])
     np.testing.assert_array_equal(after["first"], after["again"])
     assert np.any(after["first"] != after["unshifted"])
-
-
-def test_workers_run_the_encoder_in_a_session():
-    agent = build()
-    policy = make_worker_policy(agent, seed=0, num_lanes=2)
-    assert policy.inference == "tensorflow session"
-    batch = ts.restart(observations((2,)), 2)
-    expected = greedy_policy.GreedyPolicy(agent.policy).action(batch).action
-    steps = {env: tf.nest.map_structure(lambda leaf, env=env: leaf[env].numpy(), batch) for env in range(2)}
-    found = actions(policy, steps, True)
-    np.testing.assert_allclose([found[0], found[1]], expected, atol=1e-5)
-    assert len(agent.policy.variables()) == 8 + len(agent.actor.variables)

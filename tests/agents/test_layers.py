@@ -2,12 +2,11 @@
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
 from tf_agents.specs import tensor_spec
 
 from tests.support.agent_for_tests import Params
 from tfagents_system.agents.layers import BatchRenormalization, Dropout, dropout_noise
-from tfagents_system.agents.networks import Body, Critic, build_critic
+from tfagents_system.agents.networks import build_critic
 
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 OBSERVATION = tf.TensorSpec((3,), tf.float32, "observation")
@@ -189,15 +188,3 @@ def test_simba_is_residual_blocks_with_layer_normalisation_behind_normalised_obs
         stream = stream + np.maximum(layer_norm(stream, g, o) @ w1 + b1, 0.0) @ w2 + b2
     expected = layer_norm(stream, gamma, beta) @ w + b
     np.testing.assert_allclose(call(network, *inputs()), expected[:, 0], rtol=1e-3, atol=1e-3)
-
-
-def test_a_recurrent_critic_is_an_lstm_and_the_layers_behind_it_and_nothing_else():
-    def make_body():
-        layers = [tf.keras.layers.Dense(7, activation="relu"), tf.keras.layers.Dense(1)]
-        return Body(layers, lstm=DynamicUnroll(tf.keras.layers.LSTMCell(4)))
-
-    specs = (tf.TensorSpec((3,), tf.float32), tf.TensorSpec((2,), tf.float32))
-    critic = Critic(specs, make_body)
-    critic.create_variables()
-    shapes = [tuple(variable.shape) for variable in critic.trainable_variables]
-    assert sorted(shapes) == sorted([(5, 16), (4, 16), (16,), (4, 7), (7,), (7, 1), (1,)])

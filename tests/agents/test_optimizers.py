@@ -84,12 +84,11 @@ def test_the_steps_are_those_computed_by_hand(settings, by_hand):
     assert float(log_alpha) == pytest.approx(by_hand(GRADIENTS), rel=2e-4, abs=1e-5)
 
 
-def step_by_sgd(part, algorithm, attributes):
+def step_by_sgd(part, attributes):
     """(variables before, their step with a learning rate of 1) of one part in one update."""
     sgd = {"name": "sgd", **attributes.pop("settings", {})}
     agent = build(
-        algorithm=algorithm,
-        **{f"{part}_optimizer": sgd, f"{part}_learning_rate": 1.0, "actor_update_period": None},
+        **{f"{part}_optimizer": sgd, f"{part}_learning_rate": 1.0},
         **attributes,
     )
     networks = agent.critics if part == "critic" else [agent.actor]
@@ -99,16 +98,15 @@ def step_by_sgd(part, algorithm, attributes):
     return [variable.numpy() - value for variable, value in zip(variables, before, strict=True)]
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "tqc"])
 @pytest.mark.parametrize("part", ["critic", "actor"])
-def test_gradients_are_clipped_each_by_itself_or_all_of_a_part_together(part, algorithm):
-    whole = step_by_sgd(part, algorithm, {})
+def test_gradients_are_clipped_each_by_itself_or_all_of_a_part_together(part):
+    whole = step_by_sgd(part, {})
     norms = [np.linalg.norm(step) for step in whole]
     limit = float(np.median(norms))
-    each = step_by_sgd(part, algorithm, {"gradient_clipping": limit})
+    each = step_by_sgd(part, {"gradient_clipping": limit})
     for step, own, norm in zip(whole, each, norms, strict=True):
         np.testing.assert_allclose(own, step * min(1.0, limit / norm), rtol=1e-3, atol=1e-6)
-    together = step_by_sgd(part, algorithm, {"settings": {"global_clipnorm": limit}})
+    together = step_by_sgd(part, {"settings": {"global_clipnorm": limit}})
     share = limit / np.linalg.norm(norms)
     assert share < 0.9
     for step, own in zip(whole, together, strict=True):
@@ -165,10 +163,9 @@ def test_a_run_goes_on_with_the_learning_rate_that_it_is_given_now(settings, tmp
     assert float(goes_on.log_alpha) == restored, "a learning rate of 0"
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_a_run_goes_on_with_the_betas_that_it_is_given_now(name, tmp_path):
+def test_a_run_goes_on_with_the_betas_that_it_is_given_now(tmp_path):
     began, goes_on = (
-        build(critic_optimizer={"name": name, "beta_1": beta, "beta_2": beta + 0.05}) for beta in (0.9, 0.5)
+        build(critic_optimizer={"name": "adamw", "beta_1": beta, "beta_2": beta + 0.05}) for beta in (0.9, 0.5)
     )
     update_once(began, transition())
     checkpoints_of(tmp_path, began)[0].save(5.0, {}, wait=True)

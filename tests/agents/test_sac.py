@@ -85,13 +85,18 @@ OPTIONS = {
         "observation_spec": NEST,
         "action_spec": (ACTION, WIDE_ACTION),
     },
-    "recurrent": {"recurrent": {"lstm_units": 4, "sequence_length": T}},
+    "recurrent": {
+        "recurrent": {"lstm_units": 4, "sequence_length": T},
+        "target_update_tau": 0.5,
+        "learning_rate": 1e-2,
+    },
 }
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_updates_equal_those_of_sac_agent(kind):
-    options, is_recurrent, updates, tolerance = OPTIONS[kind], kind == "recurrent", 20, 2e-5
+    options, is_recurrent, tolerance = OPTIONS[kind], kind == "recurrent", 2e-5
+    updates = 4 if is_recurrent else 20
     tf.keras.utils.set_random_seed(3)
     ours, theirs = build(**options), build(**options, cls=SharedLogPiAgent)
     copy_weights(ours, theirs)
@@ -101,8 +106,9 @@ def test_updates_equal_those_of_sac_agent(kind):
         theirs.noise = list(noise)
         return theirs._train(experience, weights=None)
 
-    our_step = tf.function(lambda experience, *noise: update_once(ours, experience, noise), autograph=False)
-    their_step = tf.function(reference, autograph=False)
+    our_step, their_step = lambda experience, *noise: update_once(ours, experience, noise), reference
+    if not is_recurrent:  # Tracing an unrolled network takes longer than a few updates without it.
+        our_step, their_step = (tf.function(step, autograph=False) for step in (our_step, their_step))
     rng, outer = np.random.default_rng(7), (B, T) if is_recurrent else (B,)
     for _ in range(updates):
         experience = (sequence if is_recurrent else transition)(ours, rng)
@@ -129,14 +135,14 @@ def test_every_update_draws_its_own_noise_from_a_standard_normal():
     rng = np.random.default_rng(0)
     block = [rng.standard_normal((1, B, *shape)).astype(np.float32) for shape in ((OBS,), (ACT,), (), (), (OBS,))]
     update = BlockUpdate(agent, B, TransitionForm())
-    losses = [update(block) for _ in range(60)]
+    losses = [update(block) for _ in range(20)]
     for name in ("critic_loss", "actor_loss", "alpha_loss"):
         assert len({values[name] for values in losses}) == len(losses), name
     observation = tf.repeat(tf.constant(block[0][0]), 200, axis=0)
     distribution = agent.policy.distribution(ts.restart(observation, len(observation))).action
     expected = float(tf.reduce_mean(distribution.log_prob(distribution.sample(seed=1))))
-    # 1,920 samples each, with a standard deviation of about 1; no noise would be 1 off, half of it 0.75.
-    assert -np.mean([values["alpha_loss"] for values in losses]) == pytest.approx(expected, abs=0.1)
+    # 640 samples, with a standard deviation of about 1; no noise would be 1 off, half of it 0.75.
+    assert -np.mean([values["alpha_loss"] for values in losses]) == pytest.approx(expected, abs=0.15)
 
 
 def test_any_other_agent_is_trained_by_its_own_train_and_the_log_says_so(monkeypatch):

@@ -30,13 +30,11 @@ def taken(agent, run, **options):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"algorithm": "redq", "num_critics": 3},
         {"algorithm": "crossq"},
         {"observation": CAMERA},
         {"algorithm": "dqn", "action": CHOICE},
     ],
-    ids=["sac", "redq", "crossq", "pictures", "dqn"],
+    ids=["crossq", "pictures", "dqn"],
 )
 def test_the_whole_agent_is_taken_and_its_next_step_is_the_other_ones(options, tmp_path):
     source = trained(**options)

@@ -20,7 +20,7 @@ from tests.support.updates import noise_of, update_once
 from tfagents_system.agents.block_update import BlockUpdate, check_agent
 from tfagents_system.agents.dqn import FRACTIONS, TARGET_FRACTIONS
 from tfagents_system.agents.minibatch import TD_ERRORS
-from tfagents_system.agents.score_policies import best
+from tfagents_system.agents.networks import best
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
 from tfagents_system.replay.priorities import NO_ROW, Priorities, Prioritized
@@ -120,7 +120,7 @@ def test_a_block_tells_the_errors_of_its_rows_and_weights_of_one_change_nothing(
     sample = [seen, rng.integers(0, N, outer).astype(np.int32), reward, g, following]
     plain, ours = choosing(), choosing()
     expected = BlockUpdate(plain, B, TransitionForm(), seed=1)(sample)
-    update = BlockUpdate(ours, B, FORM, seed=1, prior_samples=5, measures=True)
+    update = BlockUpdate(ours, B, FORM, seed=1, prior_samples=5)
     told: list[tuple[np.ndarray, np.ndarray]] = []
     update.tell_errors = lambda rows, errors: told.append((rows, errors))
     rows = np.arange(3 * B).reshape(outer)
@@ -134,7 +134,6 @@ def test_a_block_tells_the_errors_of_its_rows_and_weights_of_one_change_nothing(
     assert errors.shape == outer and errors.dtype == np.float32 and (errors > 0).all()
     for one, other in zip(plain.trainable_variables, ours.trainable_variables, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-    assert update.measure(arrays).keys() == {"critic_loss", "q_mean"}
 
 
 def test_an_agent_that_measures_no_errors_is_refused_with_the_remedy() -> None:

@@ -1,4 +1,4 @@
-"""Blocks of updates of REDQ, DroQ, TQC and CrossQ: compiled, counted, repeatable, resumable."""
+"""Blocks of updates of variants of SAC: compiled, counted, repeatable, resumable."""
 
 import numpy as np
 import pytest
@@ -8,14 +8,13 @@ from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.fakes import agent_of
 from tests.support.tiny_agents import ACT, ACTION, OBS, OBSERVATION
 from tfagents_system.agents.block_update import BlockUpdate
+from tfagents_system.agents.layers import BatchRenormalization
 from tfagents_system.replay.sample_forms import TransitionForm
 from tfagents_system.train_params_base import TrainParamsBase
 
 VARIANTS = {
     "redq": {"num_critics": 3, "num_target_critics": 2, "actor_update_period": 3},
     "droq": {"actor_update_period": 3},
-    "tqc": {"num_critics": 2, "tqc": {"num_quantiles": 5, "num_dropped_quantiles": 1}},
-    "crossq": {},
 }
 BATCH = 4
 
@@ -47,8 +46,8 @@ def block(count, seed=0):
 @pytest.fixture(scope="module", params=list(VARIANTS))
 def compiled(request):
     agent = build(request.param)
-    update = BlockUpdate(agent, BATCH, TransitionForm(), seed=3, measures=True)
-    return request.param, agent, update
+    update = BlockUpdate(agent, BATCH, TransitionForm(), seed=3)
+    return agent, update
 
 
 def values(network_s):
@@ -61,8 +60,8 @@ def moved(before, after):
 
 
 def test_the_actor_steps_in_every_kth_update_and_the_critics_in_each(compiled):
-    algorithm, agent, update = compiled
-    period = {"tqc": 1}.get(algorithm, 3)
+    agent, update = compiled
+    period = 3
     for _ in range(2 * period):
         actor, critics, alpha = values(agent.actor), values(agent.critics), agent.log_alpha.numpy()
         losses = update(block(1, seed=int(agent.train_step_counter)))
@@ -77,7 +76,7 @@ def test_the_actor_steps_in_every_kth_update_and_the_critics_in_each(compiled):
 
 def test_a_block_means_over_the_updates_that_measure_and_repeats_its_numbers(compiled):
     """Seed and train step decide all of them: actions, REDQ's sets, dropped units."""
-    algorithm, agent, update = compiled
+    agent, update = compiled
     optimizers = (agent.actor_optimizer, agent.critic_optimizer, agent.alpha_optimizer)
     variables = [*agent.variables, *(variable for optimizer in optimizers for variable in optimizer.variables())]
     saved = [variable.numpy() for variable in variables]
@@ -93,13 +92,14 @@ def test_a_block_means_over_the_updates_that_measure_and_repeats_its_numbers(com
     assert together.keys() == {"critic_loss", "q_mean", "actor_loss", "alpha_loss"}
     for name, value in together.items():
         measured = [losses[name] for losses in singles if name in losses]
-        assert len(measured) == (6 if name in ("critic_loss", "q_mean") or algorithm == "tqc" else 2)
+        assert len(measured) == (6 if name in ("critic_loss", "q_mean") else 2)
         np.testing.assert_allclose(value, np.mean(measured), rtol=1e-5, err_msg=name)
     assert again(block(1, seed=0)) == singles[:1]
     assert again(block(1, seed=0), skip=6)[0]["critic_loss"] != singles[0]["critic_loss"]
     again()
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_path):
     """CrossQ: its batch statistics are no weights that are trained, and have no targets to be copied to."""
 
@@ -113,3 +113,15 @@ def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_pa
     assert len(agent.variables) == len(other.variables) > 10
     for ours, theirs in zip(agent.variables, other.variables, strict=True):
         np.testing.assert_array_equal(ours, theirs, err_msg=ours.name)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_crossqs_statistics_move_once_in_each_step_of_their_network_alone():
+    """Of critics in each update, of the actor in every third: next actions and the actor's judges do not move any."""
+    agent = build("crossq")
+    BlockUpdate(agent, BATCH, TransitionForm())(block(3))
+
+    def steps(network):
+        return {int(layer.steps) for layer in network.submodules if isinstance(layer, BatchRenormalization)}
+
+    assert [steps(network) for network in (*agent.critics, agent.actor)] == [{3}, {3}, {1}]

@@ -121,13 +121,13 @@ def test_redqs_sets_are_uniform_new_in_each_update_and_follow_from_seed_and_trai
             found.append(tuple(np.flatnonzero(drawn())))
         return found
 
-    found = sets(seed=1, steps=1200)
+    found = sets(seed=1, steps=600)
     counts = {members: found.count(members) for members in set(found)}
     assert len(counts) == 6 and all(len(members) == 2 for members in counts)
-    # 200 each are expected; 5 standard deviations of a count.
-    assert all(abs(count - 200) < 5 * np.sqrt(1200 * (1 / 6) * (5 / 6)) for count in counts.values()), counts
+    # 100 each are expected; 5 standard deviations of a count.
+    assert all(abs(count - 100) < 5 * np.sqrt(600 * (1 / 6) * (5 / 6)) for count in counts.values()), counts
     repeats = sum(a == b for a, b in zip(found[1:], found[:-1], strict=True))
-    assert abs(repeats - 1199 / 6) < 5 * np.sqrt(1199 * (1 / 6) * (5 / 6)), "a set says nothing of the next one"
+    assert abs(repeats - 599 / 6) < 5 * np.sqrt(599 * (1 / 6) * (5 / 6)), "a set says nothing of the next one"
     assert sets(seed=1, steps=30) == found[:30]
     assert sets(seed=2, steps=30) != found[:30]
 
@@ -175,13 +175,6 @@ def numpy_quantile_huber(y, theta):
                 loss[b] += weight * huber
                 gradient[b, m] -= weight * slope
     return loss, gradient
-
-
-def test_the_quantile_huber_loss_by_hand():
-    """tau are 1/4 and 3/4; u are 0.5 and 3 for the first quantile, -1.5 and 1 for the second."""
-    loss = quantile_huber_loss(tf.constant([[0.5, 3.0]]), tf.constant([[0.0, 2.0]]))
-    rho = [0.25 * 0.125, 0.25 * 2.5, 0.25 * 1.0, 0.75 * 0.5]
-    np.testing.assert_allclose(loss, [np.mean(rho)], rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 3)], ids=["transitions", "sequences"])

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.launching import UserRun, finish
-from tfagents_system.experience import columns
+from tfagents_system.experience import data_sets
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.run_files import kept_checkpoints
 
@@ -94,7 +94,7 @@ def user_run(folder):
     numbers = np.random.default_rng(1).uniform(-1, 1, (31, 9))
     parts = {"observation": numbers[:, :3], "achieved_goal": numbers[:, 5:7], "desired_goal": numbers[:, 7:]}
     demonstration = NamedEpisode(parts, {"": numbers[:30, 3:4]}, numbers[:30, 4], is_terminated=False)
-    columns.write(folder / "demos.npz", [demonstration])
+    data_sets.write_npz(folder / "demos.npz", [demonstration])
     config = {"horizon": 30, "curriculum": CURRICULUM}
     return UserRun(folder, params, config, num_collect_workers=2, seed=3, deterministic=1)
 

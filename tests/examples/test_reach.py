@@ -15,7 +15,7 @@ from tfagents_system.checks.findings import Findings
 from tfagents_system.examples.reach.environment import Reach
 from tfagents_system.examples.reach.params import TrainParams
 from tfagents_system.launch.environment_checks import EnvironmentTrial
-from tfagents_system.playing.played_environment import make_env
+from tfagents_system.playing.play import make_env
 from tfagents_system.replay.hindsight import Hindsight
 from tfagents_system.replay.server import settings_of_run
 from tfagents_system.settings.params_check import advice, check_params

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.experience import transfer
-from tfagents_system.experience.episodes import episodes_of
+from tfagents_system.experience.episodes import episodes_of, is_terminated
 from tfagents_system.replay.filling import add_segments
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
@@ -37,7 +37,7 @@ def test_episodes_are_put_together_from_their_segments(tmp_path: Path) -> None:
     for segment in (lost, first, other, second, rest):
         assert ring.append(segment)
     found = list(episodes_of(StoredRing(tmp_path)))
-    told = [(each.observation[0][:, 1:].astype(int).tolist(), each.starts, each.ends) for each in found]
+    told = [(each.observation[0][:, 1:].astype(int).tolist(), each.starts_episode, each.ends_episode) for each in found]
     assert told == [
         ([[9, step] for step in range(4, 10)], False, True),
         ([[1, step] for step in range(10)], True, True),
@@ -47,7 +47,7 @@ def test_episodes_are_put_together_from_their_segments(tmp_path: Path) -> None:
         [1000 + step for step in range(9)],
         [2000 + step for step in range(10)],
     ]
-    assert [each.is_terminated for each in found] == [False, False, True]
+    assert [is_terminated(each) for each in found] == [False, False, True]
 
 
 def cut(steps: int, at: Sequence[int], look_ahead: int, worker_id: int, layout: Layout = LAYOUT) -> Iterator[Segment]:
@@ -92,7 +92,7 @@ def test_each_step_is_in_an_episode_once_where_observations_stand_still(
     for segment in cut(10, at, 2, 0, layout):
         assert ring.append(segment)
     (found,) = episodes_of(StoredRing(tmp_path))
-    assert found.reward.tolist() == list(range(10)) and found.starts and found.is_terminated
+    assert found.reward.tolist() == list(range(10)) and found.starts_episode and is_terminated(found)
     assert len(found.observation[0]) == 11
 
 
@@ -140,5 +140,7 @@ def test_a_segment_that_is_gone_parts_an_episode(tmp_path: Path) -> None:
     one, two, three = cut(9, (3, 6), 0, 0, EPISODE)
     for number, segment in enumerate((one, three)):
         assert ring.append(dataclasses.replace(segment, number=number))
-    found = [(each.reward.tolist(), each.starts, each.ends) for each in episodes_of(StoredRing(tmp_path))]
+    found = [
+        (each.reward.tolist(), each.starts_episode, each.ends_episode) for each in episodes_of(StoredRing(tmp_path))
+    ]
     assert found == [([6.0, 7.0, 8.0], False, True), ([0.0, 1.0, 2.0], True, False)]

@@ -15,9 +15,9 @@ from tests.support.segments_for_tests import LAYOUT, filled_ring, numbered_segme
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
-from tfagents_system.experience import columns
+from tfagents_system.experience import data_sets
 from tfagents_system.experience.conversion import Conversion, NamedEpisode
-from tfagents_system.experience.prior_ring import build
+from tfagents_system.experience.transfer import make_prior_ring
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing, differences
 from tfagents_system.run_files.run_paths import RunPaths
@@ -38,7 +38,7 @@ def episode(number: int, steps: int) -> NamedEpisode:
 
 
 def file_without(path: Path, *names: str, **instead: Any) -> str:
-    columns.write(path, [episode(0, 4), episode(1, 3)])
+    data_sets.write_npz(path, [episode(0, 4), episode(1, 3)])
     with np.load(path) as file:
         found = {name: file[name] for name in file if name not in names}
     np.savez(path, **{**found, **instead})
@@ -51,10 +51,10 @@ def ring_of(folder: Path) -> Ring:
 
 
 def test_files_and_runs_become_one_ring(tmp_path: Path) -> None:
-    columns.write(tmp_path / "demos.npz", [episode(0, 4), episode(1, 3)])
+    data_sets.write_npz(tmp_path / "demos.npz", [episode(0, 4), episode(1, 3)])
     filled_ring(tmp_path / "run" / "replay", 2)
     notes: list[str] = []
-    told = build([tmp_path / "demos.npz", str(tmp_path / "run")], tmp_path / "made", CONVERSION, notes.append)
+    told = make_prior_ring([tmp_path / "demos.npz", str(tmp_path / "run")], tmp_path / "made", CONVERSION, notes.append)
     assert "demos.npz, " in told and ": 17 steps" in told and notes == []
     ring = ring_of(tmp_path / "made")
     assert (ring.training_steps, ring.env_steps, ring.verify()) == (17, 0, 0)
@@ -68,8 +68,8 @@ def test_files_and_runs_become_one_ring(tmp_path: Path) -> None:
 
 
 def test_a_source_that_is_named_twice_counts_twice(tmp_path: Path) -> None:
-    columns.write(tmp_path / "demos.npz", [episode(0, 4)])
-    build(2 * [tmp_path / "demos.npz"], tmp_path / "made", CONVERSION, print)
+    data_sets.write_npz(tmp_path / "demos.npz", [episode(0, 4)])
+    make_prior_ring(2 * [tmp_path / "demos.npz"], tmp_path / "made", CONVERSION, print)
     assert ring_of(tmp_path / "made").training_steps == 8
 
 
@@ -78,7 +78,9 @@ def test_all_that_does_not_fit_is_told_together(tmp_path: Path) -> None:
     Ring.open(run, LAYOUT.__class__(LAYOUT.observation[:1], LAYOUT.action), 60, 24)
     broken = file_without(tmp_path / "nan.npz", **{"observations/id": np.full((7, 3), np.nan)})
     with pytest.raises(UserError) as raised:
-        build([str(tmp_path / "run"), broken, str(tmp_path / "demos.csv")], tmp_path / "made", CONVERSION, print)
+        make_prior_ring(
+            [str(tmp_path / "run"), broken, str(tmp_path / "demos.csv")], tmp_path / "made", CONVERSION, print
+        )
     layout, numbers, missing = raised.value.findings
     assert "\n  observation/image: here uint8 [2, 2], there none\n" in layout
     assert "not finite" in numbers and "demos.csv" in missing
@@ -101,9 +103,11 @@ def test_the_same_numbers_for_other_actions_are_refused(tmp_path: Path, other: s
     ours = actions_of(ACTION, [[0.0, 0.5], [2.0, 0.5]] if rows else None)
     conversion = Conversion(layout, [ours], 0.9)
     with pytest.raises(UserError, match=r"action: here .*, there .*, and not the same ones"):
-        build([str(run)], tmp_path / "made", conversion, print)
+        make_prior_ring([str(run)], tmp_path / "made", conversion, print)
     save_specs(RunPaths(run).specs, observation, ACTION, rows)
-    assert "steps" in build([str(run)], tmp_path / "made", Conversion(layout, [actions_of(ACTION, rows)], 0.9), print)
+    assert "steps" in make_prior_ring(
+        [str(run)], tmp_path / "made", Conversion(layout, [actions_of(ACTION, rows)], 0.9), print
+    )
 
 
 def test_numbers_of_more_actions_are_another_layout() -> None:
@@ -116,4 +120,4 @@ def test_a_run_s_ring_with_numbers_that_are_not_finite_is_refused(tmp_path: Path
     segment.reward[2] = np.inf
     Ring.open(tmp_path / "run", LAYOUT, 60, 24).take_over([segment])
     with pytest.raises(UserError, match="not finite"):
-        build([str(tmp_path / "run")], tmp_path / "made", CONVERSION, print)
+        make_prior_ring([str(tmp_path / "run")], tmp_path / "made", CONVERSION, print)

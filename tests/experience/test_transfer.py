@@ -18,9 +18,9 @@ from tests.support.killed_starts import killed_at
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
-from tfagents_system.experience import columns, transfer
+from tfagents_system.experience import data_sets, transfer
 from tfagents_system.experience.conversion import NamedEpisode
-from tfagents_system.experience.episodes import episodes_of
+from tfagents_system.experience.episodes import episodes_of, is_terminated
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
@@ -39,13 +39,13 @@ def assert_are_the_episodes(stored: StoredRing) -> None:
 
 
 def test_a_file_comes_in_and_goes_out_as_it_was(tmp_path: Path, files: dict[str, str]) -> None:
-    columns.write(tmp_path / "data.npz", EPISODES)
+    data_sets.write_npz(tmp_path / "data.npz", EPISODES)
     stored, lines, notes = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
     assert_are_the_episodes(stored)
     assert "13 steps, 3 episodes (3 whole, 2 terminated), mean return of the whole ones 10.3" in lines[0]
     assert notes == [] and f"--from {tmp_path}/imported --take replay" in lines[1]
     transfer.export(str(tmp_path / "imported"), str(tmp_path / "again.npz"), notes.append)
-    again = list(columns.read(tmp_path / "again.npz", notes.append))
+    again = list(data_sets.read_npz(tmp_path / "again.npz", notes.append))
     for ours, theirs in zip(EPISODES, again, strict=True):
         np.testing.assert_equal(vars(theirs), vars(ours))
     with pytest.raises(UserError, match="exists: give another name"):
@@ -57,7 +57,7 @@ def test_minari_reads_what_was_exported_and_back(
 ) -> None:
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
-    columns.write(tmp_path / "data.npz", EPISODES)
+    data_sets.write_npz(tmp_path / "data.npz", EPISODES)
     imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
     transfer.export(str(tmp_path / "imported"), "minari:us/pendulum-v0", lambda text: None)
     data_set = minari.load_dataset("us/pendulum-v0")
@@ -74,7 +74,7 @@ def test_minari_reads_what_was_exported_and_back(
 def test_a_kill_at_any_moment_of_an_import_leaves_nothing_or_all(
     tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns.write(tmp_path / "data.npz", EPISODES)
+    data_sets.write_npz(tmp_path / "data.npz", EPISODES)
     source, out = str(tmp_path / "data.npz"), tmp_path / "imported"
     run = RunPaths(tmp_path / "run")  # It has the specs: no environment is built.
     run.exp_dir.mkdir()
@@ -118,8 +118,8 @@ def test_numbers_keep_their_types_in_files(tmp_path: Path) -> None:
         "lap": rows.astype(np.int32),
     }
     wheel = {"": np.arange(5, dtype=np.float32)}
-    columns.write(tmp_path / "data.npz", [NamedEpisode(given, wheel, np.zeros(5, np.float32), True)])
-    (read,) = columns.read(tmp_path / "data.npz", lambda text: None)
+    data_sets.write_npz(tmp_path / "data.npz", [NamedEpisode(given, wheel, np.zeros(5, np.float32), True)])
+    (read,) = data_sets.read_npz(tmp_path / "data.npz", lambda text: None)
     for name, leaf in given.items():
         assert read.observations[name].dtype == leaf.dtype, name
         np.testing.assert_array_equal(read.observations[name], leaf)
@@ -129,7 +129,7 @@ def test_numbers_keep_their_types_in_files(tmp_path: Path) -> None:
 def test_without_next_observations_truncated_episodes_lose_a_step_and_it_is_told(
     tmp_path: Path, files: dict[str, str]
 ) -> None:
-    columns.write(tmp_path / "data.npz", EPISODES)
+    data_sets.write_npz(tmp_path / "data.npz", EPISODES)
     with np.load(tmp_path / "data.npz") as file:
         data = {name: file[name] for name in file if name != "next_observations"}
     data["terminals"], data["timeouts"] = data.pop("terminations"), data.pop("truncations")  # D4RL's names.
@@ -137,8 +137,8 @@ def test_without_next_observations_truncated_episodes_lose_a_step_and_it_is_told
     stored, _, notes = imported(str(tmp_path / "d4rl.npz"), tmp_path / "imported", files)
     found = list(episodes_of(stored))
     assert [len(each.reward) for each in found] == [5, 6, 1]
-    assert found[0].observation[0][-1].tolist() == found[0].observation[0][-2].tolist() and found[0].is_terminated
-    assert found[1].observation[0][-1, 1] == 6 and not found[1].is_terminated
+    assert found[0].observation[0][-1].tolist() == found[0].observation[0][-2].tolist() and is_terminated(found[0])
+    assert found[1].observation[0][-1, 1] == 6 and not is_terminated(found[1])
     assert "the last step of 1 truncated episodes is left out" in notes[1] and "2 terminated" in notes[0]
 
 
@@ -150,7 +150,7 @@ def test_dones_that_are_truncations_as_well_terminate_nothing(
     tmp_path: Path, files: dict[str, str], names: tuple[str, str], are_cut: bool
 ) -> None:
     """As in Stable-Baselines3, whose targets have (1 - dones (1 - timeouts))."""
-    columns.write(tmp_path / "data.npz", EPISODES)
+    data_sets.write_npz(tmp_path / "data.npz", EPISODES)
     with np.load(tmp_path / "data.npz") as file:
         data = dict(file)
     ended, cut = data.pop("terminations"), data.pop("truncations")
@@ -160,7 +160,7 @@ def test_dones_that_are_truncations_as_well_terminate_nothing(
     if are_cut:
         assert_are_the_episodes(stored)
         assert len(notes) == 1 and "theirs.npz: 1 rows of dones are truncations as well" in notes[0]
-        read = columns.read(tmp_path / "theirs.npz", notes.append)
+        read = data_sets.read_npz(tmp_path / "theirs.npz", notes.append)
         np.testing.assert_equal([vars(each) for each in read], [vars(each) for each in EPISODES])
     else:
         assert [each.discount[-1] for each in episodes_of(stored)] == [0, 0, 0] and notes == []
@@ -169,7 +169,7 @@ def test_dones_that_are_truncations_as_well_terminate_nothing(
 def test_where_an_export_can_not_go_is_told_first_and_no_half_of_it_stays(
     tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns.write(tmp_path / "data.npz", EPISODES)
+    data_sets.write_npz(tmp_path / "data.npz", EPISODES)
     for out, told in (
         ("data.npz", "exists: give another name"),
         ("out.csv", "must end with .npz, or be minari"),
@@ -190,22 +190,21 @@ def test_where_an_export_can_not_go_is_told_first_and_no_half_of_it_stays(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_what_is_seldom_meant_is_told(tmp_path: Path, files: dict[str, str]) -> None:
-    """Actions out of bounds, and one episode of 30 steps where the horizon is 20."""
+def test_actions_outside_of_the_action_space_are_told(tmp_path: Path, files: dict[str, str]) -> None:
+    """Actions out of bounds, which become the nearest ones inside."""
     long = episode(30, 1, False)
     long.actions[""][3] = -100.0
     long.actions[""][5] = 60.0
     long.actions[""][6] = 2.0001
-    columns.write(tmp_path / "data.npz", [long, episode(5, 1, True)])
+    data_sets.write_npz(tmp_path / "data.npz", [long, episode(5, 1, True)])
     stored, _, notes = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
-    assert len(notes) == 2 and all(note.startswith(f"{tmp_path}/data.npz: ") for note in notes)
-    assert "2 of 35 actions (5.71%) are outside of the action space and count as the nearest ones inside" in notes[0]
-    assert "1 of 2 episodes are longer than the horizon of 20 steps, the longest has 30" in notes[1]
+    (note,) = notes
+    assert note.startswith(f"{tmp_path}/data.npz: 2 of 35 actions (5.71%) are outside of the action space and count as")
     assert next(episodes_of(stored)).action[0][[3, 5], 0].tolist() == [-1.0, 1.0]
 
 
 def test_a_last_episode_without_an_end_is_a_whole_one_that_is_truncated(tmp_path: Path, files: dict[str, str]) -> None:
-    columns.write(tmp_path / "data.npz", [episode(5, 1, False)])
+    data_sets.write_npz(tmp_path / "data.npz", [episode(5, 1, False)])
     with np.load(tmp_path / "data.npz") as file:
         np.savez(tmp_path / "open.npz", **(dict(file) | {"truncations": np.zeros(5, bool)}))
     _, lines, notes = imported(str(tmp_path / "open.npz"), tmp_path / "imported", files)
@@ -254,7 +253,7 @@ def test_explored_goes_through_files_and_potentials_are_those_of_the_params(tmp_
     explored = np.array([False, True, True, False, True])
     given = [dataclasses.replace(episode(5, 1, True), explored=explored), episode(7, 2, False)]
     given[1].explored = np.zeros(7, bool)
-    columns.write(tmp_path / "data.npz", given)
+    data_sets.write_npz(tmp_path / "data.npz", given)
     stored, _, _ = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
     assert stored.layout.optional == ("explored", "potential")
     found = list(episodes_of(stored))
@@ -263,10 +262,10 @@ def test_explored_goes_through_files_and_potentials_are_those_of_the_params(tmp_
         np.testing.assert_array_equal(theirs.explored, ours.explored)
         np.testing.assert_array_equal(theirs.potential, 10.0 * ours.observations[""][:, 1])
     transfer.export(str(tmp_path / "imported"), str(tmp_path / "again.npz"), lambda text: None)
-    again = list(columns.read(tmp_path / "again.npz", lambda text: None))
+    again = list(data_sets.read_npz(tmp_path / "again.npz", lambda text: None))
     assert [np.array(each.explored).tolist() for each in again] == [np.array(each.explored).tolist() for each in given]
     for each in given:
         each.explored = None
-    columns.write(tmp_path / "unsaid.npz", given)
+    data_sets.write_npz(tmp_path / "unsaid.npz", given)
     unsaid, _, _ = imported(str(tmp_path / "unsaid.npz"), tmp_path / "nothing explored", files)
     assert not any(np.any(np.array(each.explored)) for each in episodes_of(unsaid))

@@ -20,7 +20,7 @@ from tests.support.settings_for_tests import variables_with
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
-from tfagents_system.experience import columns
+from tfagents_system.experience import data_sets
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.experience.transfer import import_into
 from tfagents_system.launch import prepare
@@ -65,7 +65,7 @@ def imported(folder: Path, name: str, steps: int) -> Path:
     """An episode of so many steps, as one segment."""
     seen = np.random.default_rng(0).normal(size=(steps + 1, 3)).astype(np.float32)
     episode = NamedEpisode({"": seen}, {"": np.zeros((steps, 1))}, np.ones(steps), False)
-    columns.write(folder / f"{name}.npz", [episode])
+    data_sets.write_npz(folder / f"{name}.npz", [episode])
     (folder / "of_import.json").write_text(json.dumps({"horizon": steps}))
     files = str(folder / "params.py"), str(folder / "of_import.json")
     import_into(str(folder / f"{name}.npz"), folder / name, None, *files, lambda line: None)

@@ -17,8 +17,8 @@ from tfagents_system.envs import specs
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.playing import export_files, play
-from tfagents_system.playing.played_environment import check_fit
-from tfagents_system.policies.files import load_policy
+from tfagents_system.playing.play import check_fit
+from tfagents_system.policies.files import Policy, load_policy
 from tfagents_system.policies.worker_policy import FixedPolicy, make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
@@ -95,6 +95,9 @@ def test_files_ask_for_these_parts_alone(run: Any, tmp_path: Path) -> None:
     file, difference = export_files.write(source, "numpy", tmp_path)
     description = load_policy(file, "--policy").description
     assert {leaf["name"] for leaf in description["observation"]} == wanted and difference < 1e-5
+    wide = type("Wide", (Params,), {"actor_fc_layer_params": (16,)})({"horizon": 5})
+    with pytest.raises(UserError, match="does not fit the params"):
+        export_files.read_source(wide, paths, checkpoint)
 
 
 def test_a_policy_plays_with_its_parts_and_with_all(run: Any, tmp_path: Path) -> None:
@@ -109,7 +112,7 @@ def test_a_policy_plays_with_its_parts_and_with_all(run: Any, tmp_path: Path) ->
         for env in (environment(*SIZES), environment("lidar", "speed")):
             check_fit(policy, env)
             returns.append(play._run_episode(env, policy, env.reset()).episode_return)
-    env, called = environment(*SIZES), play.Policy(load_policy(checkpoint, "checkpoint"))
+    env, called = environment(*SIZES), Policy(load_policy(checkpoint, "checkpoint"))
     fixed = FixedPolicy(load_policy(file, "SAC_EXPERT_POLICY"), env.actions)
     for act in (
         lambda step: action(worker, step, True),

@@ -11,7 +11,7 @@ from tf_agents.specs import array_spec, tensor_spec
 
 from tfagents_system.envs.actions import ActionHistory, actions_of
 from tfagents_system.policies import files, numpy_policy
-from tfagents_system.policies.environment_policies import in_environment_units
+from tfagents_system.policies.tensorflow_policy import in_environment_units
 
 LINEAR = [{"kind": "dense", "activation": "linear", "arrays": {"kernel": "k", "bias": "b"}}]
 
@@ -23,7 +23,6 @@ def linear(kernel):
 
 def player(folder, layers, arrays, low=(-2.0,), high=(6.0,)):
     description = {
-        "format": numpy_policy.FORMAT,
         "checkpoint": "c",
         "train_step": 1,
         "observation": [{"name": "observation", "path": [], "shape": [2], "dtype": "float32"}],

@@ -21,9 +21,9 @@ from tests.support.fakes import FakeParams, agent_of
 from tests.support.numpy_actors import ACTION, VECTOR, as_after_training
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError
+from tfagents_system.playing.export_files import regret
 from tfagents_system.policies import weights
-from tfagents_system.policies.environment_policies import of_single_frames
-from tfagents_system.policies.network_check import inference_findings, regret
+from tfagents_system.policies.tensorflow_policy import of_single_frames
 from tfagents_system.policies.worker_policy import make_worker_policy
 
 N = 5
@@ -58,18 +58,20 @@ def gru(params, observation_spec, action_spec):
 KINDS = {
     "vector": (VECTOR, ACTION, {}, "numpy"),
     "nest": (NEST, ACTION, {**NORMALISED, "batch_renormalization": True}, "numpy"),
-    "flattened picture": (NEST, ACTION, {**NORMALISED, "image_encoder_layers": ()}, "numpy"),
     "recurrent": (VECTOR, ACTION, {**NORMALISED, **LSTM}, "numpy"),
     "simba": (NEST, ACTION, {"network": "simba", "actor_fc_layer_params": (16,)}, "numpy"),
-    "stacked": (NEST, ACTION, {"frame_stack": {"y": 3, "camera": 2}}, "numpy"),
     "stacked, recurrent": (VECTOR, ACTION, {"frame_stack": {"observation": 3}, **NORMALISED, **LSTM}, "numpy"),
-    "timed, stacked": (NEST, ACTION, {**RACES, **NORMALISED, "frame_stack": {"y": 3}}, "numpy"),
+    "timed, stacked, flattened picture": (
+        NEST,
+        ACTION,
+        {**RACES, **NORMALISED, "image_encoder_layers": (), "frame_stack": {"y": 3, "camera": 2}},
+        "numpy",
+    ),
     "dqn": (VECTOR, CHOICE, {"algorithm": "dqn"}, "numpy"),
     "dueling": (NEST, CHOICE, {"algorithm": "dqn", "dueling": True}, "numpy"),
     "iqn": (NEST, CHOICE, {"algorithm": "iqn", **NORMALISED, **RACES}, "numpy"),
     "plain iqn": (VECTOR, CHOICE, {"algorithm": "iqn", "dueling": False, "critic_layer_norm": True}, "numpy"),
     "sac_discrete": (NEST, CHOICE, {"algorithm": "sac_discrete", "frame_stack": {"y": 2}}, "numpy"),
-    "images": (IMAGES, ACTION, {"frame_stack": {"speed": 3, "camera": 2}}, SESSION),
     "values of images": (IMAGES, CHOICE, {"algorithm": "dqn", "frame_stack": {"speed": 3}}, SESSION),
     "gru": (VECTOR, ACTION, {**LSTM, "actor_ctor": gru}, SESSION),
     "loop": (VECTOR, ACTION, {"preprocessing_combiner": staticmethod(Loop)}, SESSION),
@@ -138,7 +140,7 @@ class Network:
         np.testing.assert_allclose(chosen, expected.action[0], atol=2e-5)
 
 
-@pytest.mark.parametrize(("kind", "lanes"), [*((kind, 3) for kind in KINDS), ("vector", 1), ("images", 1)])
+@pytest.mark.parametrize(("kind", "lanes"), [*((kind, 3) for kind in KINDS), ("vector", 1)])
 def test_each_lane_has_the_networks_actions_and_a_memory_of_its_own(kind, lanes):
     spec, action_spec, *_ = KINDS[kind]
     policy, network = policy_of(kind, lanes), Network(kind, lanes)
@@ -173,7 +175,7 @@ def test_exploration_noise_has_the_networks_distribution(kind):
     np.testing.assert_allclose(drawn.std(0)[kept], std[kept], rtol=0.03)
 
 
-@pytest.mark.parametrize("kind", ["vector", "recurrent", "dqn", "images"])
+@pytest.mark.parametrize("kind", ["vector", "recurrent", "dqn", "loop"])
 def test_a_mask_says_which_lanes_are_greedy(kind):
     spec = KINDS[kind][0]
     policy = policy_of(kind, 4)
@@ -291,26 +293,9 @@ class Looked(tf.keras.layers.Layer):
 def test_what_a_session_can_not_have_is_refused_in_a_sentence():
     agent = agent_of(FakeParams, VECTOR, ACTION, **SMALL, preprocessing_combiner=Looked)
     with pytest.raises(UserError, match=r"^workers can't run the agent's policy: it captures .* which is no variable"):
-        inference_findings(agent)
+        make_worker_policy(agent, 0)
 
 
-def test_a_start_finds_that_numpy_acts_otherwise_than_the_network(monkeypatch):
-    _, agent, values = trained("recurrent")
-    assert inference_findings(agent) == []
-    monkeypatch.setattr(
-        "tfagents_system.policies.numpy_policy._fill_normalization",
-        lambda center, scale, names, arrays: scale.fill(1.0),  # Statistics begin with 0 and 1.
-    )
-    (finding,) = inference_findings(agent)
-    assert "differ from the network's by" in finding and "let actor_ctor return a subclass" in finding
-    for name, variable in weights.named_variables(agent.collect_policy).items():
-        np.testing.assert_array_equal(variable, values[name], err_msg=name)
-
-
-def test_a_deterministic_start_needs_numpy():
-    _, agent, _ = trained("loop")
-    assert inference_findings(agent) == []
-    (finding,) = inference_findings(agent, deterministic=True)
-    assert finding.startswith("SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, and it has a")
-    with pytest.raises(UserError, match="SAC_DETERMINISTIC=1 needs"):
+def test_a_deterministic_run_needs_numpy():
+    with pytest.raises(UserError, match="workers can run in NumPy, and it has a"):
         policy_of("loop").reseed(1)

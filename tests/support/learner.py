@@ -102,17 +102,6 @@ class Learner:
         self._policy.assign(weights.read_weights(self._trained))
         return PolicyActor(self._policy, greedy)
 
-    def play(self, episodes: int) -> float:
-        """Mean return of greedy episodes, which are not stored."""
-        played = Rollout([self.env], self.actor()).episodes(episodes)
-        return float(np.mean([episode.episode_return for episode in played]))
-
-    def greedy_action(self, observation: Any) -> float:
-        """The first number of the worker's greedy action at an episode's start."""
-        actor = self.actor()
-        actor.reset([0])
-        return float(action(actor, ts.restart(observation))[0])
-
     def greedy_choice(self, observation: Any) -> int:
         """The worker's greedy action, one of n."""
         actor = self.actor()

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfagents_system.policies import weights
-from tfagents_system.policies.shared_weights import NOWHERE, open_shared
+from tfagents_system.policies.weights import NOWHERE, open_shared
 from tfagents_system.trainer import publisher as module
 from tfagents_system.trainer.publisher import Publisher
 from tfagents_system.transport import tables

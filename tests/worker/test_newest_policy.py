@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.workers_in_parts import bare_worker
 from tfagents_system.policies import weights
-from tfagents_system.policies.shared_weights import NOWHERE, SharedWeights
+from tfagents_system.policies.weights import NOWHERE, SharedWeights
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.worker import newest_policy as module

@@ -11,7 +11,7 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.acting import action
 from tests.support.numpy_actors import VECTOR, as_after_training, build
 from tfagents_system.policies import weights
-from tfagents_system.policies.shared_weights import SharedWeights
+from tfagents_system.policies.weights import SharedWeights
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.transport import tables
 from tfagents_system.worker.newest_policy import NewestPolicy

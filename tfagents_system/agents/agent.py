@@ -25,7 +25,7 @@ from tfagents_system.agents.minibatch import Measured, Minibatch
 from tfagents_system.agents.noise import Noise
 from tfagents_system.agents.normalization import RewardScale, RunningNormalization
 from tfagents_system.checks.rules import Rule, broken, is_number
-from tfagents_system.checks.schedules import Schedule, is_schedule, schedulable
+from tfagents_system.checks.schedules import Schedule, initial_value, is_schedule, schedulable
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError, shown
 from tfagents_system.hyperparameters import described_by
@@ -395,7 +395,7 @@ def build_optimizer(params: TrainParamsBase, part: str) -> Optimizer:
     settings, rate = optimizer_settings(params, part), algorithms.value(params, f"{part}_learning_rate")
     if not is_schedule(rate):
         return _optimizer(settings, _not_saved(rate))
-    variable = tf.Variable(Schedule.of(rate).value(0, 0, 0), trainable=False, name=f"{part}_learning_rate")
+    variable = tf.Variable(initial_value(rate), trainable=False, name=f"{part}_learning_rate")
     optimizer = _optimizer(settings, lambda: variable)
     optimizer.scheduled_rate = variable
     return optimizer

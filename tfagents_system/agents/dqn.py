@@ -15,9 +15,15 @@ from tfagents_system.agents import algorithms
 from tfagents_system.agents.agent import Acting, Agent
 from tfagents_system.agents.encoder import ObservationPipeline
 from tfagents_system.agents.minibatch import TD_ERRORS, Measured, Minibatch, all_measured, weighted_mean
-from tfagents_system.agents.networks import build_value_network
+from tfagents_system.agents.networks import (
+    ExploringPolicy,
+    ScorePolicy,
+    best,
+    build_value_network,
+    exploration_rates,
+    num_actions,
+)
 from tfagents_system.agents.noise import Noise
-from tfagents_system.agents.score_policies import ExploringPolicy, ScorePolicy, best, exploration_rates, num_actions
 from tfagents_system.train_params_base import TrainParamsBase
 
 _SHIFTS, _NEXT_SHIFTS, FRACTIONS, TARGET_FRACTIONS = range(4)  # Purposes of random numbers.

@@ -290,26 +290,14 @@ def is_plain_vector(observation_spec: Any) -> bool:
 
 
 def build_encoder(params: TrainParamsBase, observation_spec: Any) -> network.Network:
-    """From any observation to one tensor `[B, n]`."""
-    return EncodingNetwork(observation_spec, **encoding_kwargs(params, observation_spec))
-
-
-def encoding_kwargs(params: TrainParamsBase, observation_spec: Any) -> dict[str, Any]:
-    """New `preprocessing_layers` and `preprocessing_combiner` for each network, as TF-Agents' networks take them."""
+    """From any observation to one tensor `[B, n]`, with new layers for each network."""
     combiner = params.preprocessing_combiner
     if combiner is not None and not isinstance(combiner, tf.keras.layers.Layer):
         combiner = combiner()
-    if combiner is None:
-        if is_plain_vector(observation_spec):
-            return {}
+    layers: Any = None
+    if combiner is None and not is_plain_vector(observation_spec):
         layers = tf.nest.map_structure(functools.partial(_leaf_layer, params), observation_spec)
-        nested = len(tf.nest.flatten(observation_spec)) > 1
-        return {
-            "preprocessing_layers": layers,
-            "preprocessing_combiner": tf.keras.layers.Concatenate() if nested else None,
-        }
-    takes_list = hasattr(combiner, "_merge_function")  # Keras' merging layers, Concatenate and Add among them.
-    if not takes_list:
-        return {"preprocessing_combiner": combiner}
-    identity = tf.nest.map_structure(lambda _: tf.keras.layers.Layer(), observation_spec)
-    return {"preprocessing_layers": identity, "preprocessing_combiner": combiner}
+        combiner = tf.keras.layers.Concatenate() if len(tf.nest.flatten(observation_spec)) > 1 else None
+    elif hasattr(combiner, "_merge_function"):  # Keras' merging layers take a list: Concatenate and Add among them.
+        layers = tf.nest.map_structure(lambda _: tf.keras.layers.Layer(), observation_spec)
+    return EncodingNetwork(observation_spec, preprocessing_layers=layers, preprocessing_combiner=combiner)

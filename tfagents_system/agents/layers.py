@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -100,10 +101,10 @@ class Dropout(tf.keras.layers.Layer):
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """From `[..., n]` to `[..., n]`."""
-        if _noise is None:
+        if _seeds is None:
             return tf.nn.dropout(inputs, self.rate)
         units = round(self.rate * _HALF_WORDS)
-        kept = tf.reshape(_random_half_words(tf.size(inputs), _noise.next_seed()), tf.shape(inputs)) >= units
+        kept = tf.reshape(_random_half_words(tf.size(inputs), next(_seeds)), tf.shape(inputs)) >= units
         return tf.where(kept, inputs / (1.0 - units / _HALF_WORDS), 0.0)
 
 
@@ -113,18 +114,7 @@ def _random_half_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], tf.int32)
 
 
-class _Noise:
-    def __init__(self, seed: int, position: tf.Tensor) -> None:
-        self._seed = seed ^ _OF_DROPOUT
-        self._position = tf.cast(position, tf.int64)
-        self._calls = 0
-
-    def next_seed(self) -> tf.Tensor:
-        self._calls += 1
-        return tf.stack([tf.constant(self._seed, tf.int64), self._position * _CALLS_PER_POSITION + self._calls])
-
-
-_noise: _Noise | None = None
+_seeds: Iterator[tf.Tensor] | None = None  # Of the dropout that is traced now.
 
 
 @contextlib.contextmanager
@@ -137,12 +127,14 @@ def dropout_noise(seed: int, position: tf.Tensor) -> Iterator[None]:
       seed: Of all updates.
       position: Of the update in the run: its train step, an integer scalar.
     """
-    global _noise
-    outer, _noise = _noise, _Noise(seed, position)
+    global _seeds
+    first = tf.cast(position, tf.int64) * _CALLS_PER_POSITION
+    outer = _seeds
+    _seeds = (tf.stack([tf.constant(seed ^ _OF_DROPOUT, tf.int64), first + call]) for call in itertools.count(1))
     try:
         yield
     finally:
-        _noise = outer
+        _seeds = outer
 
 
 class ResidualBlock(tf.keras.layers.Layer):

@@ -1,4 +1,4 @@
-"""The default actor, critics and networks of values: a body of layers, and a head.
+"""The default actor, critics and networks of values: a body of layers, and a head; and policies over values.
 
 All three have the same body; they differ in the head and in initial weights. Images are encoded in front of it
 (encoder.py). `policies/description.py` reads these classes, so that NumPy computes them in workers and exports.
@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 from tf_agents.agents.sac.sac_agent import std_clip_transform
 from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
 from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
 from tf_agents.networks import network, utils
+from tf_agents.policies import tf_policy
 from tf_agents.policies.actor_policy import ActorPolicy
+from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import nest_utils
 
@@ -34,8 +37,9 @@ from tfagents_system.agents.encoder import (
 from tfagents_system.agents.layers import VALUE_LAYER, BatchRenormalization, Dropout, Layers, layer_norm, simba_layers
 from tfagents_system.agents.noise import UnsupportedActorError, mean_and_std
 from tfagents_system.agents.normalization import ObservationNormalization, normalized_spec, set_sources
+from tfagents_system.checks.schedules import initial_value
 from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor
-from tfagents_system.errors import UserError
+from tfagents_system.errors import UserError, shown
 from tfagents_system.train_params_base import TrainParamsBase
 
 Activation = Callable[[tf.Tensor], tf.Tensor]
@@ -43,6 +47,8 @@ LEAKY_SLOPE = 0.01
 SIMBA = "simba"
 _FAN_IN = {"scale": 1.0 / 3.0, "mode": "fan_in", "distribution": "uniform"}
 _HE = {"scale": 2.0, "mode": "fan_in", "distribution": "truncated_normal"}
+EPSILON, BOLTZMANN = "exploration_epsilon", "boltzmann_epsilon"
+NOISE_SCALE = 0.01  # Of what is added to values before the best of them is chosen, with `boltzmann_epsilon`.
 
 
 def leaky_relu(values: tf.Tensor) -> tf.Tensor:
@@ -482,3 +488,95 @@ def build_value_network(
     created = ValueNetwork(observation_spec, body, heads, **quantiles, name=name)
     created.create_variables()
     return created
+
+
+# Policies that choose one of n actions by their scores: the best one, a sample of the softmax, or explored.
+
+
+class ScorePolicy(tf_policy.TFPolicy):
+    """The action with the highest score, of equal ones the first; its distribution has the scores as its logits.
+
+    Args:
+      time_step_spec, action_spec: Of the agent; the action is an int32 scalar from 0 to n - 1.
+      network: Its `acting_values` are the scores.
+    """
+
+    def __init__(self, time_step_spec: Any, action_spec: Any, network: ValueNetwork) -> None:
+        super().__init__(time_step_spec, action_spec, automatic_state_reset=False, validate_args=False)
+        self.network = network
+
+    def _variables(self) -> list[tf.Variable]:
+        return list(self.network.variables)
+
+    def _distribution(self, time_step: Any, policy_state: Any) -> policy_step.PolicyStep:
+        scores = self.network.acting_values(time_step.observation)
+        return policy_step.PolicyStep(tfp.distributions.Categorical(logits=scores, dtype=tf.int32), policy_state)
+
+    def _action(self, time_step: Any, policy_state: Any, seed: Any = None) -> policy_step.PolicyStep:
+        scores = self.network.acting_values(time_step.observation)
+        return policy_step.PolicyStep(self._choose(scores, seed), policy_state)
+
+    def _choose(self, scores: tf.Tensor, seed: Any) -> tf.Tensor:
+        del seed
+        return best(scores)
+
+
+class SamplingPolicy(ScorePolicy):
+    """Samples from the softmax of the scores."""
+
+    def _choose(self, scores: tf.Tensor, seed: Any) -> tf.Tensor:
+        return tfp.distributions.Categorical(logits=scores, dtype=tf.int32).sample(seed=seed)
+
+
+class ExploringPolicy(ScorePolicy):
+    """With probability epsilon a random action, else with `boltzmann_epsilon` the best of values + 0.01 * noise.
+
+    Args:
+      time_step_spec, action_spec, network: As of ScorePolicy.
+      rates: The two probabilities, scalar variables, by the names of their attributes of TrainParams.
+    """
+
+    def __init__(
+        self, time_step_spec: Any, action_spec: Any, network: ValueNetwork, rates: Mapping[str, tf.Variable]
+    ) -> None:
+        super().__init__(time_step_spec, action_spec, network)
+        self.rates = dict(rates)
+
+    def _variables(self) -> list[tf.Variable]:
+        return [*self.network.variables, *self.rates.values()]
+
+    def _choose(self, scores: tf.Tensor, seed: Any) -> tf.Tensor:
+        batch, count = tf.shape(scores)[0], scores.shape[-1]
+        noisy = best(scores + NOISE_SCALE * tf.random.normal(tf.shape(scores), seed=seed))
+        is_noisy, is_random = tf.unstack(tf.random.uniform([2, batch], seed=seed))
+        chosen = tf.where(is_noisy < self.rates[BOLTZMANN], noisy, best(scores))
+        anyone = tf.random.uniform([batch], 0, count, tf.int32, seed=seed)
+        return tf.where(is_random < self.rates[EPSILON], anyone, chosen)
+
+
+def exploration_rates(params: TrainParamsBase) -> dict[str, tf.Variable]:
+    """The variables that a run's schedules change."""
+    return {
+        name: tf.Variable(initial_value(getattr(params, name)), False, name=name, dtype=tf.float32)
+        for name in (EPSILON, BOLTZMANN)
+    }
+
+
+def best(scores: tf.Tensor) -> tf.Tensor:
+    """The first of the highest, `[B]` int32."""
+    return tf.argmax(scores, axis=-1, output_type=tf.int32)
+
+
+def num_actions(params: TrainParamsBase, action_spec: Any) -> int:
+    """N.
+
+    Raises:
+      UserError: The actions are others.
+    """
+    is_index = not tf.nest.is_nested(action_spec) and action_spec.dtype.is_integer and action_spec.shape.rank == 0
+    if not is_index:
+        raise UserError(
+            f"algorithm={params.algorithm!r} chooses one of n actions, found {shown(action_spec)}: choose 'sac', or an "
+            "environment with discrete actions"
+        )
+    return int(action_spec.maximum) + 1

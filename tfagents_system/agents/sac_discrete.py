@@ -21,12 +21,11 @@ from tfagents_system.agents.dqn import (
 )
 from tfagents_system.agents.encoder import ObservationPipeline
 from tfagents_system.agents.minibatch import Measured, Minibatch, all_measured
-from tfagents_system.agents.networks import build_value_network
+from tfagents_system.agents.networks import SamplingPolicy, ScorePolicy, build_value_network, num_actions
 from tfagents_system.agents.noise import Noise
 from tfagents_system.agents.normalization import set_sources
 from tfagents_system.agents.sac import lowest
 from tfagents_system.agents.sac import mean as mean_of
-from tfagents_system.agents.score_policies import SamplingPolicy, ScorePolicy, num_actions
 from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor
 from tfagents_system.train_params_base import TrainParamsBase
 

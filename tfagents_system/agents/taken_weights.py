@@ -47,22 +47,25 @@ class TakenWeights:
             # Optimizers last: each belongs to what was compared before.
             rest.sort(key=lambda name: "optimizer" in name)
             names += [name for name in rest if not (is_alpha_fixed and "alpha" in name)]
-        lines: dict[str, list[str]] = {}
+        self.parts: dict[str, Any] = {}
+        misfits: dict[str, list[str]] = {}
         for name in names:
             if "optimizer" in name:
                 stem = name.strip("_").partition("_")[0]
-                is_misfit = any(stem in other and lines[other] for other in lines)
-                lines[name] = (
-                    [f"the {stem}'s weights do not fit"] if is_misfit else _slot_lines(name, children[name], theirs)
+                has_misfit = any(stem in other for other in misfits)
+                lines = (
+                    [f"the {stem}'s weights do not fit"] if has_misfit else _slot_lines(name, children[name], theirs)
                 )
             else:
-                lines[name] = _shape_lines(_below(name, theirs), _below(name, ours))
-        self.parts = {name: children[name] for name in names if not lines[name]}
+                lines = _shape_lines(_below(name, theirs), _below(name, ours))
+            if lines:
+                misfits[name] = lines
+            else:
+                self.parts[name] = children[name]
         self.misfits = [
-            f"{_in_words(name)}: {'; '.join(differing[:_SHOWN])}"
-            + f" and {len(differing) - _SHOWN} more" * (len(differing) > _SHOWN)
-            for name, differing in lines.items()
-            if differing
+            f"{_in_words(name)}: {'; '.join(lines[:_SHOWN])}"
+            + f" and {len(lines) - _SHOWN} more" * (len(lines) > _SHOWN)
+            for name, lines in misfits.items()
         ]
 
     @property

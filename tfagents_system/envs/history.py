@@ -3,12 +3,12 @@
 The environment's observation is stored, each frame once. The policy's observation is the same nest, but each stacked
 leaf has the previous frames on its last axis (an image's channels, a vector's numbers), oldest first, as in
 gymnasium's FrameStackObservation: the first frame stands in for those before an episode's start.
-`replay/sampling.py` stacks them for minibatches, `policies/environment_policies.py` and `policies/numpy_policy.py`
+`replay/sampling.py` stacks them for minibatches, `policies/tensorflow_policy.py` and `policies/numpy_policy.py`
 for acting.
 
 Where samples are mini-races, the policy's observation has one part more, `horizon_time`: the share of the mini-race
 that is over. Minibatches have it (replay/n_step.py). It is 0 where a policy acts, and policies for environments, in
-workers and in files, take observations without it (`policies/environment_policies.py`).
+workers and in files, take observations without it (`policies/tensorflow_policy.py`).
 
 With `actor_observations`, agents are built for all of the policy's observation, and the actor takes some parts of it.
 """

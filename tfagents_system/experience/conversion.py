@@ -16,11 +16,11 @@ from tfagents_system.envs import specs
 from tfagents_system.envs.actions import LeafActions, in_words
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError
-from tfagents_system.experience.episodes import StoredEpisode
+from tfagents_system.experience.episodes import is_terminated, whole_episode
 from tfagents_system.replay.stored_ring import StoredRing, ring_folder
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.segments import Column, Layout, run_layout
+from tfagents_system.transport.segments import Column, Layout, Segment, run_layout
 
 SPECS = "specs.pbtxt"  # Beside a ring: what its actions are in the environment.
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
@@ -36,7 +36,6 @@ class NamedEpisode:
       actions: `[T, ...]` in the environment's units, by name likewise.
       rewards: `[T]`.
       is_terminated: It ended in a terminal state; otherwise it was cut off.
-      starts: It begins with a reset.
       explored: `[T]`: whether an action was another one than the greedy one; None where nobody has said so.
     """
 
@@ -44,7 +43,6 @@ class NamedEpisode:
     actions: dict[str, np.ndarray]
     rewards: np.ndarray
     is_terminated: bool
-    starts: bool = True
     explored: np.ndarray | None = None
 
 
@@ -57,14 +55,12 @@ class Conversion:
       actions: Those of each leaf of the environment's.
       gamma: Discount of the returns, where the layout has them.
       potential: Of an observation, its leaves given; for data sets, where the layout has potentials.
-      horizon: Steps of the environment's longest episode; None: unknown.
     """
 
     layout: Layout
     actions: Sequence[LeafActions]
     gamma: float
     potential: Callable[[Sequence[np.ndarray]], float] | None = None
-    horizon: int | None = None
 
     @classmethod
     def of(cls, params: TrainParamsBase, file: Path) -> Conversion:
@@ -75,9 +71,9 @@ class Conversion:
             return params.potential(tree.unflatten_as(observation_spec, leaves))
 
         layout, actions = run_layout(params, observation_spec, action_spec), tree.flatten(specs.load_actions(file))
-        return cls(layout, actions, initial_value(params.discount), potential, params.horizon)
+        return cls(layout, actions, initial_value(params.discount), potential)
 
-    def to_stored(self, episode: NamedEpisode, what: str) -> StoredEpisode:
+    def to_stored(self, episode: NamedEpisode, what: str) -> Segment:
         """An episode of a data set as runs store it.
 
         Raises:
@@ -108,27 +104,24 @@ class Conversion:
         if episode.is_terminated:
             discount[-1] = 0.0
         explored = np.zeros(steps) if episode.explored is None else np.asarray(episode.explored).reshape(-1)
-        return StoredEpisode(
-            observation,
-            action,
-            reward,
-            discount,
-            episode.starts,
-            ends=True,
+        return whole_episode(
+            observation=observation,
+            action=action,
+            reward=reward,
+            discount=discount,
             returns=self._returns(reward) if self.layout.returns else None,
             explored=explored.astype(bool).astype(np.uint8) if self.layout.explored else None,
             potential=self._potentials(observation, what) if self.layout.potential else None,
         )
 
-    def to_named(self, episode: StoredEpisode) -> NamedEpisode:
+    def to_named(self, episode: Segment) -> NamedEpisode:
         """An episode of a ring as data sets have it."""
         pairs = zip(self.layout.action, self.actions, episode.action, strict=True)
         return NamedEpisode(
             {name_of(column): leaf for column, leaf in zip(self.layout.observation, episode.observation, strict=True)},
             {name_of(column): _to_environment_units(leaf, actions) for column, actions, leaf in pairs},
             episode.reward,
-            episode.is_terminated,
-            episode.starts,
+            is_terminated(episode),
             episode.explored,
         )
 
@@ -168,33 +161,26 @@ class Conversion:
 
 def stored_episodes(
     episodes: Iterable[NamedEpisode], conversion: Conversion, source: str, tell: Callable[[str], None], what: str = ""
-) -> list[StoredEpisode]:
+) -> list[Segment]:
     """Converts the episodes of a data set.
 
     Args:
-      source: The data set, named in notes.
-      tell: Called with notes: of actions outside of the action space, and of episodes longer than the horizon.
+      source: The data set, named in the note.
+      tell: Called with a note on actions outside of the action space.
       what: Before `episode 3` in errors.
 
     Raises:
       UserError: As of `Conversion.to_stored`.
     """
-    stored, outside, lengths = list[StoredEpisode](), 0, list[int]()
+    stored, outside = list[Segment](), 0
     for number, episode in enumerate(episodes):
         stored.append(conversion.to_stored(episode, f"{what}episode {number}"))
         outside += conversion.outside(episode)
-        lengths.append(len(episode.rewards))
     if outside:
+        steps = sum(len(episode.reward) for episode in stored)
         tell(
-            f"{source}: {outside:,} of {sum(lengths):,} actions ({outside / sum(lengths):.2%}) are outside of the "
-            "action space and count as the nearest ones inside: give actions in the environment's units"
-        )
-    horizon = conversion.horizon
-    if horizon is not None and (longer := [length for length in lengths if length > horizon]):
-        tell(
-            f"{source}: {len(longer):,} of {len(lengths):,} episodes are longer than the horizon of {horizon:,} steps, "
-            f"the longest has {max(longer):,}: if several episodes follow each other there, mark the end of each in "
-            "terminations or truncations"
+            f"{source}: {outside:,} of {steps:,} actions ({outside / steps:.2%}) are outside of the action space and "
+            "count as the nearest ones inside: give actions in the environment's units"
         )
     return stored
 

@@ -1,4 +1,7 @@
-"""Episodes out of a ring and into one."""
+"""Episodes out of a ring and into one: each is a `Segment` of any length, without history, lead and number.
+
+A part of an episode is one that does not start it, or does not end it.
+"""
 
 from __future__ import annotations
 
@@ -14,175 +17,129 @@ from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.transport.segments import Layout, Segment
 
 
-@dataclasses.dataclass
-class StoredEpisode:
-    """An episode as rings have it, or a part of one.
-
-    Attributes:
-      observation: Leaves `[T + 1, ...]`.
-      action: Leaves `[T, ...]`, in the agent's units.
-      reward: `[T]` float32.
-      discount: `[T]` float32: 0 where it terminated.
-      starts: Its first observation is the one of `reset`.
-      ends: Its last observation is the episode's last.
-      returns: `[T]` float32, where the layout has them.
-      explored: `[T]` uint8, likewise.
-      potential: `[T + 1]` float32, likewise.
-      held_out: The run measures on it, and does not learn from it.
-    """
-
-    observation: list[np.ndarray]
-    action: list[np.ndarray]
-    reward: np.ndarray
-    discount: np.ndarray
-    starts: bool = True
-    ends: bool = True
-    returns: np.ndarray | None = None
-    explored: np.ndarray | None = None
-    potential: np.ndarray | None = None
-    held_out: bool = False
-
-    @property
-    def is_terminated(self) -> bool:
-        return bool(self.discount[-1] == 0)
+def whole_episode(**columns: Any) -> Segment:
+    """An episode from `reset` to its end with these columns of Segment."""
+    return Segment(
+        worker_id=0,
+        incarnation=1,
+        number=0,
+        iteration=0,
+        end_of_iteration=False,
+        starts_episode=True,
+        ends_episode=True,
+        **columns,
+    )
 
 
-def episodes_of(stored: StoredRing) -> Iterator[StoredEpisode]:
+def is_terminated(episode: Segment) -> bool:
+    return bool(episode.discount[-1] == 0)
+
+
+def episodes_of(stored: StoredRing) -> Iterator[Segment]:
     """The episodes of a ring, each put together from its segments; parts of which the rest is not there come last.
 
     Where the ring says of which episode a row is, that decides. Otherwise a segment continues the part that ends with
     the steps which the segment repeats, and with the observation behind them. Two episodes that are alike there may be
     mixed; each step is in one of them.
     """
-    parts, lone = _OpenParts(), stored.lone_episodes()
+    open_parts, lone = list[_OpenPart](), stored.lone_episodes()
     for segment in stored.segments():
-        is_numbered = segment.episode is not None and int(segment.episode[0, 0]) not in lone
-        part = parts.continued(segment, is_numbered)
+        number, end = None, 0
+        if segment.episode is not None and int(segment.episode[0, 0]) not in lone:
+            episode_number, first = segment.episode[0].tolist()
+            number, end = (segment.worker_id, episode_number), first + segment.num_rows - 1
+        episode = _steps(segment, 0, len(segment.reward))
+        for part in sorted(open_parts, key=lambda part: -part.deferred):
+            if (repeated := part.repeated_by(segment, number)) is not None:
+                open_parts.remove(part)
+                episode = _joined(part.episode, _steps(segment, repeated, len(segment.reward)))
+                break
         if segment.ends_episode:
-            yield part
-        else:
-            parts.keep(part, segment, is_numbered)
-    yield from parts.rest()
-
-
-class _OpenParts:
-    """Parts of episodes that go on, by their last observation: its place in the episode, or how it looks."""
-
-    def __init__(self) -> None:
-        self._parts: dict[tuple[Any, ...], list[StoredEpisode]] = {}
-        self._deferred: set[int] = set()  # By so many steps samples of unnumbered parts may be deferred.
-
-    def continued(self, segment: Segment, is_numbered: bool) -> StoredEpisode:
-        """The whole part up to the segment's end."""
-        for key, repeated in self._continued_by(segment, is_numbered):
-            parts = self._parts.get(key, [])
-            for place, part in enumerate(parts):
-                if _repeats(segment, part, repeated):
-                    del parts[place]
-                    return _joined(part, segment, repeated)
-        return _part(segment, 0)
-
-    def keep(self, part: StoredEpisode, segment: Segment, is_numbered: bool) -> None:
-        """Its episode goes on behind this segment."""
-        if is_numbered:
-            key = _numbered_key(segment, segment.num_rows - 1)
+            yield episode
         else:  # Where no sample starts in a segment, all its steps are deferred.
             deferred = segment.deferred if segment.num_starts else len(segment.reward)
-            self._deferred.add(deferred)
-            key = deferred, _bytes(part.observation, -1)
-        self._parts.setdefault(key, []).append(part)
-
-    def rest(self) -> Iterator[StoredEpisode]:
-        return (part for parts in self._parts.values() for part in parts)
-
-    def _continued_by(self, segment: Segment, is_numbered: bool) -> Iterator[tuple[tuple[Any, ...], int]]:
-        """Keys of the parts that a segment may continue, and how many of their steps it repeats."""
-        if is_numbered:
-            for repeated in range(len(segment.reward)):
-                yield _numbered_key(segment, segment.history + repeated), repeated
-            return
-        # It repeats its context, and what the part has deferred. Segments of other runs may have a context that they do
-        # not repeat (replay/filling.py).
-        context = 0 if segment.starts_episode else segment.context
-        for before in dict.fromkeys((context, 0)):
-            for deferred in sorted(self._deferred, reverse=True):
-                if (repeated := before + deferred) < len(segment.reward):
-                    yield (deferred, _bytes(segment.observation, segment.history + repeated)), repeated
+            open_parts.append(_OpenPart(episode, deferred, number, end))
+    yield from (part.episode for part in open_parts)
 
 
-def _numbered_key(segment: Segment, row: int) -> tuple[Any, ...]:
-    """Worker, episode, and the row's place in it."""
-    assert segment.episode is not None
-    number, first = segment.episode[0].tolist()
-    return segment.worker_id, number, first + row
+@dataclasses.dataclass(eq=False)
+class _OpenPart:
+    """A part of an episode that goes on.
+
+    Attributes:
+      deferred: Steps at its end that the next segment repeats.
+      number: Worker and episode, where the ring says it.
+      end: The place of its last observation in the episode, if it has a number.
+    """
+
+    episode: Segment
+    deferred: int
+    number: tuple[int, int] | None
+    end: int
+
+    def repeated_by(self, segment: Segment, number: tuple[int, int] | None) -> int | None:
+        """With how many steps of the part a segment begins that continues it; None if it does not."""
+        if number != self.number:
+            return None
+        if segment.episode is not None and number is not None:
+            counts = [self.end - int(segment.episode[0, 1]) - segment.history]
+        else:
+            # It repeats its context, and what the part has deferred. Segments of other runs may have a context that
+            # they do not repeat (replay/filling.py).
+            context = 0 if segment.starts_episode else segment.context
+            counts = [context + self.deferred, self.deferred]
+        return next((count for count in counts if self._is_continued(segment, count)), None)
+
+    def _is_continued(self, segment: Segment, repeated: int) -> bool:
+        """Whether a segment begins with the last `repeated` steps, and with the last observation behind them."""
+        part, steps = self.episode, len(self.episode.reward)
+        if not 0 <= repeated < len(segment.reward) or repeated > steps:
+            return False
+        if segment.starts_episode and not (part.starts_episode and repeated == steps):
+            return False
+        before = min(segment.history, steps - repeated)
+        begin, end, last = segment.history - before, segment.history + repeated + 1, slice(steps - repeated, steps)
+        ours = [leaf[begin:end] for leaf in segment.observation]
+        ours += [column[:repeated] for column in (*segment.action, segment.reward, segment.discount)]
+        theirs = [leaf[steps - repeated - before :] for leaf in part.observation]
+        theirs += [column[last] for column in (*part.action, part.reward, part.discount)]
+        return all(np.array_equal(*pair) for pair in zip(ours, theirs, strict=True))
 
 
-def _repeats(segment: Segment, part: StoredEpisode, repeated: int) -> bool:
-    """Whether a segment begins with the last `repeated` steps of a part."""
-    steps = len(part.reward)
-    if repeated > steps or (segment.starts_episode and not (part.starts and repeated == steps)):
-        return False
-    before = min(segment.history, steps - repeated)
-    end, last = segment.history + repeated, slice(steps - repeated, steps)
-    ours = [leaf[segment.history - before : end] for leaf in segment.observation]
-    ours += [column[:repeated] for column in (*segment.action, segment.reward, segment.discount)]
-    theirs = [leaf[steps - repeated - before : steps] for leaf in part.observation]
-    theirs += [column[last] for column in (*part.action, part.reward, part.discount)]
-    return all(np.array_equal(*pair) for pair in zip(ours, theirs, strict=True))
-
-
-def _columns(source: Segment | StoredEpisode, begin: int, end: int) -> dict[str, Any]:
-    """The columns of the steps from `begin` to `end`, without a segment's history."""
-    history = source.history if isinstance(source, Segment) else 0
-
-    def part(column: np.ndarray | None, first: int, last: int) -> np.ndarray | None:
-        return None if column is None else column[first:last]
-
-    return {
-        "observation": [leaf[history + begin : history + end + 1] for leaf in source.observation],
-        "action": [leaf[begin:end] for leaf in source.action],
-        "reward": source.reward[begin:end],
-        "discount": source.discount[begin:end],
-        "returns": part(source.returns, begin, end),
-        "explored": part(source.explored, begin, end),
-        "potential": part(source.potential, history + begin, history + end + 1),
-    }
-
-
-def _part(segment: Segment, step: int) -> StoredEpisode:
-    """A segment from one of its steps on."""
-    return StoredEpisode(
-        **_columns(segment, step, len(segment.reward)),
-        starts=segment.starts_episode,
-        ends=segment.ends_episode,
-        held_out=segment.held_out,
+def _steps(segment: Segment, begin: int, end: int) -> Segment:
+    """Its transitions from `begin` to before `end`."""
+    of_steps, of_rows = slice(begin, end), slice(segment.history + begin, segment.history + end + 1)
+    return dataclasses.replace(
+        segment,
+        observation=[leaf[of_rows] for leaf in segment.observation],
+        action=[leaf[of_steps] for leaf in segment.action],
+        reward=segment.reward[of_steps],
+        discount=segment.discount[of_steps],
+        returns=None if segment.returns is None else segment.returns[of_steps],
+        explored=None if segment.explored is None else segment.explored[of_steps],
+        potential=None if segment.potential is None else segment.potential[of_rows],
+        history=0,
+        lead=0,
+        context=0,
+        deferred=0,
+        episode=None,
     )
 
 
-def _joined(part: StoredEpisode, segment: Segment, step: int) -> StoredEpisode:
-    """A part, and a segment from the step on that comes next."""
-    second = _part(segment, step)
-    without_last = [leaf[:-1] for leaf in part.observation]
-    potential = None if part.potential is None else part.potential[:-1]
-    first = dataclasses.replace(part, observation=without_last, potential=potential)
-
-    def both(name: str) -> Any:
+def _joined(first: Segment, second: Segment) -> Segment:
+    """Two parts that follow each other: the first's last observation is the second's first."""
+    leaves = zip(first.observation, second.observation, strict=True)
+    columns: dict[str, Any] = {
+        "observation": [np.concatenate([ours[:-1], theirs]) for ours, theirs in leaves],
+        "action": [np.concatenate(pair) for pair in zip(first.action, second.action, strict=True)],
+    }
+    for name in ("reward", "discount", "returns", "explored", "potential"):
         ours, theirs = getattr(first, name), getattr(second, name)
-        if isinstance(ours, list):
-            return [np.concatenate(pair) for pair in zip(ours, theirs, strict=True)]
-        return None if ours is None or theirs is None else np.concatenate([ours, theirs])
-
-    return dataclasses.replace(first, ends=second.ends, **{name: both(name) for name in _COLUMNS})
+        columns[name] = None if ours is None else np.concatenate([ours[: len(first.reward)], theirs])
+    return dataclasses.replace(first, ends_episode=second.ends_episode, **columns)
 
 
-_COLUMNS = ("observation", "action", "reward", "discount", "returns", "explored", "potential")
-
-
-def _bytes(observation: Sequence[np.ndarray], row: int) -> bytes:
-    return b"".join(leaf[row].tobytes() for leaf in observation)
-
-
-def write_ring(folder: Path, layout: Layout, episodes: Sequence[StoredEpisode]) -> Ring:
+def write_ring(folder: Path, layout: Layout, episodes: Sequence[Segment]) -> Ring:
     """Makes a ring that holds exactly these episodes, cut into segments as workers cut them."""
     most = layout.max_segment_steps(None)
     segments = [
@@ -197,19 +154,14 @@ def write_ring(folder: Path, layout: Layout, episodes: Sequence[StoredEpisode]) 
     return ring
 
 
-def segments_of(episode: StoredEpisode, most: int, number: int | None = None) -> Iterator[Segment]:
+def segments_of(episode: Segment, most: int, number: int | None = None) -> Iterator[Segment]:
     """Its steps in segments of at most so many; `number`, where it has one, is the episode's, as of Segment."""
     steps = len(episode.reward)
     for begin in range(0, steps, most):
         end = min(steps, begin + most)
-        yield Segment(
-            worker_id=0,
-            incarnation=1,
-            number=0,
-            iteration=0,
-            end_of_iteration=False,
-            starts_episode=episode.starts and begin == 0,
-            ends_episode=episode.ends and end == steps,
+        yield dataclasses.replace(
+            _steps(episode, begin, end),
+            starts_episode=episode.starts_episode and begin == 0,
+            ends_episode=episode.ends_episode and end == steps,
             episode=None if number is None else np.array([[number, begin]], np.int64),
-            **_columns(episode, begin, end),
         )

@@ -47,7 +47,7 @@ from tfagents_system.launch import costs
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.trial import told
 from tfagents_system.machine.processes import tree_resident_bytes
-from tfagents_system.policies.network_check import inference_findings
+from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.kept_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
@@ -388,8 +388,9 @@ class EnvironmentTrial:
             self.findings.fact(AGENT, f"{type(agent).__name__}, {weights:,} weights")
         if agent is not None:
             with told(self.findings, AGENT, "an action of the agent's policy", names_it=False):
-                faults = inference_findings(agent, self.params.frame_stack, deterministic=self.deterministic)
-                self.findings.error(AGENT, *faults)
+                policy = make_worker_policy(agent, 0, frame_stack=self.params.frame_stack)
+                if self.deterministic:
+                    policy.reseed(0)
         return agent
 
     def _try_agent(self, agent: Any, env: TrainingEnvironment) -> None:

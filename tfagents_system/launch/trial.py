@@ -472,13 +472,13 @@ def prior_sources(prior_data: Any, folders: Sequence[Path]) -> list[str]:
     Raises:
       UserError: One is not there.
     """
-    from tfagents_system.experience import minari_sets
+    from tfagents_system.experience import data_sets
 
     sources, findings = list[str](), list[str]()
     for source in _texts(prior_data):
-        if source.startswith(minari_sets.PREFIX):
+        if source.startswith(data_sets.MINARI):
             try:
-                minari_sets.check_is_here(source)
+                data_sets.check_is_here(source)
                 sources.append(source)
             except UserError as error:
                 findings.append(f"TrainParams.prior_data: {error}")
@@ -506,14 +506,16 @@ def make_prior_data(
       specs: The content of the run's specs file.
       folders: As of `prior_sources`.
     """
-    from tfagents_system.experience.prior_ring import build
+    from tfagents_system.experience.transfer import make_prior_ring
 
     ring = folder / "prior_data"
     with findings.catching(PRIOR):
         sources = prior_sources(params.prior_data, folders)
-        form = params.sample_form_ctor().sequence_length, params.frame_stack
+        conversion, length = _conversion(params, specs), params.sample_form_ctor().sequence_length
         try:
-            made = build(sources, ring, _conversion(params, specs), lambda note: findings.note(PRIOR, note), *form)
+            made = make_prior_ring(
+                sources, ring, conversion, lambda note: findings.note(PRIOR, note), length, params.frame_stack
+            )
             findings.fact(PRIOR, made)
             return ring
         except OSError as error:
@@ -702,16 +704,12 @@ def check_saved_expert(
     path = values.get("expert_policy")
     if path is None or not (values.get("expert_workers") or values.get("worker_role") == EXPERT):
         return
-    from tfagents_system.policies.files import load_policy
-    from tfagents_system.policies.fit import bounds_findings, shape_findings
+    from tfagents_system.policies.files import load_policy, misfits
 
     name = f"SAC_EXPERT_POLICY={path}"
     enter(f"loading {name}")
     with findings.catching(EXPERTS):
         policy = load_policy(path, "SAC_EXPERT_POLICY")
-        if misfits := shape_findings(policy, observation_spec, action_spec):
-            raise UserError(
-                *(f"{name}: {misfit}. Name a policy that was trained in this environment" for misfit in misfits)
-            )
-        for misfit in bounds_findings(policy, action_spec):
-            findings.note(EXPERTS, f"{name}: {misfit}: they are clipped")
+        if differing := misfits(policy, observation_spec, action_spec):
+            remedy = "Name a policy that was trained in this environment"
+            raise UserError(*(f"{name}: {misfit}. {remedy}" for misfit in differing))

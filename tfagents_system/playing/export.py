@@ -74,8 +74,7 @@ def _write(source: Any, name: str, folder: Path, may_leave_out: bool) -> bool:
             raise
         print(f"{name}: left out, {error}", flush=True)
         return False
-    notes = export_files.notes(path)
-    print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {difference:.1e} at most{notes}", flush=True)
+    print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {difference:.1e} at most", flush=True)
     return True
 
 

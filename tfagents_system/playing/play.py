@@ -10,9 +10,10 @@ import dataclasses
 import random
 import statistics
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,15 +21,12 @@ from tfagents_system.envs.curriculum import EvaluatedTask, Values, values_in_wor
 from tfagents_system.envs.gym_driver import SUCCESS_KEYS
 from tfagents_system.envs.rendering import NO_VIDEO
 from tfagents_system.errors import UserError
+from tfagents_system.machine.signals import raising_when_insisted
 from tfagents_system.playing import video
-from tfagents_system.playing.played_environment import check_fit, make_env, stopping_between_steps
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.episodes import ACTIONS, RecordedEpisode, action_names, load_episode
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.episode_reports import success_rate
-
-if TYPE_CHECKING:
-    from tf_agents.policies import py_policy
 
 REPLAY = "--replay_actions"
 
@@ -50,42 +48,71 @@ class PlayedEpisode:
     curriculum: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-class Policy:
-    """Called with an observation as training's environment gives it, returns the action in the environment's own units.
+def make_env(params: TrainParamsBase, seed: int, render: bool, env_id: int | None = None) -> Any:
+    """The TrainingEnvironment of an evaluation.
 
-    A policy with a memory (recurrent networks, stacked frames) remembers the episode until `reset()`.
+    Args:
+      render: `render_frame` will be called.
+      env_id: Of the environment that collected an episode, to repeat it in.
+
+    Raises:
+      UserError: It can't be built.
     """
+    from tfagents_system.envs import loading
+    from tfagents_system.envs.faults import EnvironmentFault, describe_error
 
-    def __init__(self, policy: py_policy.PyPolicy) -> None:
-        self._policy = policy
-        self.reset()
+    try:
+        if env_id is None:
+            return loading.make_play_env(params, seed, render)
+        return loading.make_collect_env(params, 0, seed, env_id, render=render)
+    except (UserError, EnvironmentFault):
+        raise
+    except Exception as error:
+        raise UserError(f"the environment can't be built: {describe_error(error)}") from error
 
-    def reset(self) -> None:
-        """An episode begins."""
-        self._is_first, self._state = True, self._policy.get_initial_state(1)
 
-    def __call__(self, observation: Any) -> Any:
-        """Action `[...]` of one observation, NumPy arrays of the environment's dtypes.
+@contextlib.contextmanager
+def stopping_between_steps(env: Any) -> Iterator[Callable[[], None]]:
+    """Closes an environment at the end. A device finishes what it does first, whatever stops the program.
 
-        Args:
-          observation: May have other parts beside those that the actor sees (`actor_observations`). Discrete parts are
-            one-hot, as in training, and `action_history` is a part where the params ask for it.
+    Yields:
+      What is called between two steps. Where a signal has come that stops programs, it lets the device wait and raises
+      KeyboardInterrupt. A second signal raises it at once, in whatever blocks; in a SLURM job only Ctrl-C does.
+      Without a device, or in another thread than the main one, signals do what they did before.
 
-        Raises:
-          ValueError: A part is missing, or has another shape.
-        """
-        from tf_agents.trajectories import time_step as ts
+    Raises:
+      KeyboardInterrupt: At the end, where a signal has come since the last step.
+    """
+    if env.device is None or threading.current_thread() is not threading.main_thread():
+        with env:
+            yield lambda: None
+        return
 
-        return self.act(ts.restart(observation) if self._is_first else ts.transition(observation, reward=0.0))
+    def check() -> None:
+        if stop.is_set():
+            env.device.wait()
+            raise KeyboardInterrupt
 
-    def act(self, time_step: Any) -> Any:
-        """The same of an environment's time step."""
-        from tfagents_system.policies.fit import arrays_for
+    with raising_when_insisted() as stop, env:
+        try:
+            yield check
+        except KeyboardInterrupt:
+            env.device.wait()
+            raise
+    if stop.is_set():
+        raise KeyboardInterrupt
 
-        seen = arrays_for(time_step.observation, self._policy.time_step_spec.observation)
-        step = self._policy.action(time_step._replace(observation=seen), self._state)
-        self._is_first, self._state = False, step.state
-        return step.action
+
+def check_fit(policy: Any, env: Any) -> None:
+    """Whether the environment gives what the policy asks for; observations may have other parts beside that.
+
+    Raises:
+      UserError: The policy was trained on another kind of environment.
+    """
+    from tfagents_system.policies.files import misfits
+
+    if findings := misfits(policy, env.observation_spec(), env.environment_action_spec):
+        raise UserError(*(f"{finding}: give --params and --config of the same run" for finding in findings))
 
 
 def play(
@@ -103,15 +130,15 @@ def play(
       EnvironmentFault: The environment failed.
       KeyboardInterrupt: See `stopping_between_steps`.
     """
-
-    def on_episode(k: int, episode: PlayedEpisode) -> None:
-        success = "" if episode.success is None else f", {'success' if episode.success else 'no success'}"
-        mp4 = f", {episode.video}" if episode.video else ""
-        print(f"episode {k}: return {episode.episode_return:.3f}, {episode.length} steps{success}{mp4}", flush=True)
-        work.advance()
-
+    episodes: list[PlayedEpisode] = []
     with LongWork("playing" if video_dir is None else "playing and drawing", num_episodes, "episodes") as work:
-        return _episodes(params, path, num_episodes, seed, video_dir, work, on_episode)
+        for k, episode in enumerate(_episodes(params, path, num_episodes, seed, video_dir, work), 1):
+            success = "" if episode.success is None else f", {'success' if episode.success else 'no success'}"
+            mp4 = f", {episode.video}" if episode.video else ""
+            print(f"episode {k}: return {episode.episode_return:.3f}, {episode.length} steps{success}{mp4}", flush=True)
+            episodes.append(episode)
+            work.advance()
+    return episodes
 
 
 def play_montage(params: TrainParamsBase, checkpoints: Sequence[Path], seed: int, video_dir: Path) -> None:
@@ -151,20 +178,13 @@ def summary(episodes: Sequence[PlayedEpisode]) -> str:
 
 
 def _episodes(
-    params: TrainParamsBase,
-    path: Path,
-    num_episodes: int,
-    seed: int,
-    video_dir: Path | None,
-    work: LongWork,
-    on_episode: Callable[[int, PlayedEpisode], None] = lambda k, episode: None,
-) -> list[PlayedEpisode]:
-    """As of `play`; `on_episode` is called with each episode, from 1."""
+    params: TrainParamsBase, path: Path, num_episodes: int, seed: int, video_dir: Path | None, work: LongWork
+) -> Iterator[PlayedEpisode]:
+    """As of `play`."""
     work.doing = "loading the policy"
     policy = _load_policy(path)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # Makes environments that use the global generators repeatable.
-    episodes = []
     work.doing = "building the environment"
     with stopping_between_steps(env := make_env(params, seed, render=video_dir is not None)) as check_stop:
         check_fit(policy, env)
@@ -185,9 +205,7 @@ def _episodes(
                         draw(steps)
 
                 episode = _run_episode(env, policy, time_step, on_step)
-            episodes.append(dataclasses.replace(episode, video=mp4, curriculum=values))
-            on_episode(k, episodes[-1])
-    return episodes
+            yield dataclasses.replace(episode, video=mp4, curriculum=values)
 
 
 def _can_be_drawn(env: Any) -> bool:
@@ -231,6 +249,8 @@ def _apply_curriculum(params: TrainParamsBase, env: Any, iteration: int) -> Valu
 def _run_episode(
     env: Any, loaded: Any, time_step: Any, on_step: Callable[[int], None] = lambda steps: None
 ) -> PlayedEpisode:
+    from tfagents_system.policies.files import Policy
+
     policy, episode_return, length, success = Policy(loaded), 0.0, 0, None
     while not time_step.is_last():
         time_step = env.step_in_environment_units(policy.act(time_step))

@@ -1,7 +1,8 @@
 """Saved policies of every format, loaded as one kind of policy: SavedModels, checkpoints of a run, exported files.
 
 A policy is a description and weights, with three backends: TensorFlow in SavedModels, NumPy in `policy.npz`, and the
-interpreters of `policy.tflite` and `policy.onnx`, which have the description in JSON beside them.
+interpreters of `policy.tflite` and `policy.onnx`, which have the description in JSON beside them. `Policy` plays any
+of them, and `misfits` says whether it fits an environment.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tree
 from tf_agents.policies import policy_loader, py_policy
+from tf_agents.specs import array_spec
 from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.checks.findings import is_installed
+from tfagents_system.envs.specs import short_text
 from tfagents_system.errors import UserError
 from tfagents_system.policies import numpy_policy
-from tfagents_system.policies.description import Description, action_array_spec, observation_array_specs
+from tfagents_system.policies.description import Description
+from tfagents_system.policies.names import nest_of
 
 FILE_NAME = "policy"
 PLAYER = Path(numpy_policy.__file__)  # Plays policy.npz with NumPy alone.
@@ -95,8 +100,14 @@ class ExportedPolicy(py_policy.PyPolicy):
         state_spec = tuple(
             tf.TensorSpec(tuple(spec["shape"]), spec["dtype"], spec["name"]) for spec in self.description["state"]
         )
-        time_step_spec = ts.time_step_spec(observation_array_specs(self.description))
-        super().__init__(time_step_spec, action_array_spec(self.description), state_spec)
+        leaves = self.description["observation"]  # Lists of a nest come back as tuples.
+        observation_spec = nest_of(
+            [(tuple(leaf["path"]), array_spec.ArraySpec(leaf["shape"], leaf["dtype"], leaf["name"])) for leaf in leaves]
+        )
+        action = self.description["action"]
+        bounds = action["low"], action["high"]
+        action_spec = array_spec.BoundedArraySpec(action["shape"], np.dtype(action["dtype"]), *bounds, "action")
+        super().__init__(ts.time_step_spec(observation_spec), action_spec, state_spec)
 
     def get_train_step(self) -> int:
         """Updates done when its checkpoint was saved."""
@@ -161,3 +172,103 @@ def without_notes() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+class Policy:
+    """Called with an observation as training's environment gives it, returns the action in the environment's own units.
+
+    A policy with a memory (recurrent networks, stacked frames) remembers the episode until `reset()`.
+    """
+
+    def __init__(self, policy: py_policy.PyPolicy) -> None:
+        self._policy = policy
+        self.reset()
+
+    def reset(self) -> None:
+        """An episode begins."""
+        self._is_first, self._state = True, self._policy.get_initial_state(1)
+
+    def __call__(self, observation: Any) -> Any:
+        """Action `[...]` of one observation, NumPy arrays of the environment's dtypes.
+
+        Args:
+          observation: May have other parts beside those that the actor sees (`actor_observations`). Discrete parts are
+            one-hot, as in training, and `action_history` is a part where the params ask for it.
+
+        Raises:
+          ValueError: A part is missing, or has another shape.
+        """
+        return self.act(ts.restart(observation) if self._is_first else ts.transition(observation, reward=0.0))
+
+    def act(self, time_step: ts.TimeStep) -> Any:
+        """The same of an environment's time step."""
+        seen = _seen(time_step.observation, self._policy.time_step_spec.observation)
+        step = self._policy.action(time_step._replace(observation=seen), self._state)
+        self._is_first, self._state = False, step.state
+        return step.action
+
+
+def _seen(observation: Any, spec: Any) -> Any:
+    """The parts of an observation that a policy asks for, as arrays of its spec's shapes and dtypes.
+
+    Raises:
+      ValueError: A part is not there, or has another shape.
+    """
+    remedy = (
+        "a policy takes what training's environment gives: discrete parts one-hot, and action_history where the params "
+        "ask for it"
+    )
+
+    def array(path: tuple[Any, ...], leaf_spec: Any) -> np.ndarray:
+        name = "/".join(map(str, path)) or "observation"
+        part = observation
+        for key in path:
+            try:
+                part = part[key]
+            except (KeyError, IndexError, TypeError):
+                raise ValueError(f"the observation has no part {name}: {remedy}") from None
+        value = np.asarray(part, leaf_spec.dtype)
+        if value.shape != tuple(leaf_spec.shape):
+            raise ValueError(f"{name} must have the shape {tuple(leaf_spec.shape)}, found {value.shape}: {remedy}")
+        return value
+
+    return tree.map_structure_with_path(array, spec)
+
+
+def misfits(policy: py_policy.PyPolicy, observation_spec: Any, action_spec: Any) -> list[str]:
+    """What keeps a policy from acting in an environment, a sentence without remedy each; empty if it can.
+
+    Args:
+      policy: Loaded from disk.
+      observation_spec: Nest of the environment's observations; they may have other parts beside the policy's own.
+      action_spec: Nest of its actions, in its own units.
+    """
+    findings = []
+    trained, given = _in_words(policy.time_step_spec.observation), _in_words(observation_spec)
+    if not set(trained) <= set(given):
+        findings.append(
+            f"the policy was trained on observations {', '.join(trained)}, but this environment has {', '.join(given)}"
+        )
+    acts, takes = tree.flatten(policy.action_spec), tree.flatten(action_spec)
+    shapes = [[tuple(spec.shape) for spec in specs] for specs in (acts, takes)]
+    if shapes[0] != shapes[1]:
+        return [*findings, f"the policy gives actions of shapes {shapes[0]}, but this environment takes {shapes[1]}"]
+    for own, its in zip(acts, takes, strict=True):
+        if not hasattr(own, "minimum"):
+            continue
+        pairs = [[spec.minimum, spec.maximum] for spec in (own, its)]
+        (low, high), (least, most) = ([np.broadcast_to(bound, tuple(own.shape)) for bound in pair] for pair in pairs)
+        if not (np.allclose(low, least) and np.allclose(high, most)):
+            findings.append(
+                f"the policy gives actions from {short_text(low)} to {short_text(high)}, but this environment takes "
+                f"them from {short_text(least)} to {short_text(most)}"
+            )
+    return findings
+
+
+def _in_words(nest: Any) -> list[str]:
+    """`lidar (19,) float32` of each leaf, sorted: exported files have dictionaries alone."""
+    return sorted(
+        f"{'/'.join(map(str, path))} {tuple(spec.shape)} {tf.as_dtype(spec.dtype).name}".lstrip()
+        for path, spec in tree.flatten_with_path(nest)
+    )

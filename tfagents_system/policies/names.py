@@ -1,10 +1,11 @@
-"""Names of policy checkpoints, and of the leaves of nests in files and signatures. Imports no TensorFlow."""
+"""Names of policy checkpoints, and of the leaves of nests in files and signatures; nests by them. No TensorFlow."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.machine.files import read_json
 
@@ -51,3 +52,14 @@ def fit_names(
             fit[k] += "_"
         taken.add(alike)
     return fit
+
+
+def nest_of(leaves: Sequence[tuple[tuple[Any, ...], Any]]) -> Any:
+    """The nest of dictionaries and tuples whose leaves have these paths: the inverse of `tree.flatten_with_path`."""
+    if len(leaves) == 1 and not leaves[0][0]:
+        return leaves[0][1]
+    children: dict[Any, list[tuple[tuple[Any, ...], Any]]] = {}
+    for path, leaf in leaves:
+        children.setdefault(path[0], []).append((path[1:], leaf))
+    nests = {key: nest_of(below) for key, below in children.items()}
+    return tuple(nests.values()) if all(isinstance(key, int) for key in nests) else nests

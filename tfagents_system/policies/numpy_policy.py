@@ -23,7 +23,6 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-FORMAT = 1
 _LOCK = threading.Lock()  # Networks have buffers of their own, and a policy may be used by several threads.
 _LOG_STD_MAX = 2.0  # As TF-Agents' std_clip_transform; its minimum is -20.
 _MAX_PIXEL = np.float32(255.0)
@@ -36,7 +35,7 @@ def load(path: Any) -> NumpyPolicy:
     """The policy of a `policy.npz`.
 
     Raises:
-      ValueError: It is another file, or of another version.
+      ValueError: It is another file.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -59,13 +58,11 @@ class NumpyPolicy:
     """
 
     def __init__(self, description: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        if description.get("format") != FORMAT:
-            raise ValueError("the policy is of another version: take the numpy_policy.py that was written beside it")
         self.description = description
         self.observation = description["observation"]
         self._arrays = arrays
         self._inputs = description["inputs"]
-        self._one = self._several = Network(self._inputs, description["layers"], arrays)
+        self._network = Network(self._inputs, description["layers"], arrays)
         self._rows = arrays.get("rows")  # The actions that it chooses from.
         self._bounds = arrays["low"], arrays["high"]
         self._low, self._high = (bound.astype(np.float32) for bound in self._bounds)
@@ -108,7 +105,9 @@ class NumpyPolicy:
     def step(self, leaves: list[np.ndarray], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Actions `[n, action_dim]` and the next state, from the arrays of n observations and the state before."""
         with _LOCK:
-            network = self._network(len(leaves[0]))
+            if self._network.columns != len(leaves[0]):
+                self._network = Network(self._inputs, self.description["layers"], self._arrays, len(leaves[0]))
+            network = self._network
             for own, given in zip(network.state, state):
                 own[:] = given.T
             network.load(leaves)
@@ -119,14 +118,6 @@ class NumpyPolicy:
             return self._rows[chosen], state
         scaled = self._low + (chosen + np.float32(1.0)) * np.float32(0.5) * (self._high - self._low)
         return np.clip(scaled.astype(self._dtype), *self._bounds), state
-
-    def _network(self, n: int) -> Network:
-        """For n observations at once."""
-        if n == 1:
-            return self._one
-        if self._several.columns != n:
-            self._several = Network(self._inputs, self.description["layers"], self._arrays, n, self._one)
-        return self._several
 
 
 def observation_leaves(observation: Any, specs: list[dict[str, Any]]) -> tuple[list[np.ndarray], bool]:

@@ -18,13 +18,13 @@ from absl import logging
 from tf_agents.policies import py_policy
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.score_policies import BOLTZMANN, EPSILON, NOISE_SCALE, ExploringPolicy, ScorePolicy
+from tfagents_system.agents.networks import BOLTZMANN, EPSILON, NOISE_SCALE, ExploringPolicy, ScorePolicy
 from tfagents_system.envs.actions import is_finite
 from tfagents_system.envs.history import frames_in, leaves_seen_by_actor
 from tfagents_system.errors import UserError
 from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.policies.description import NetworkLayers, UnsupportedNetworkError, network_of
-from tfagents_system.policies.fit import arrays_for
+from tfagents_system.policies.files import Policy
 from tfagents_system.policies.numpy_policy import Network
 from tfagents_system.policies.weights import read_weights
 
@@ -72,12 +72,14 @@ class WorkerPolicy(abc.ABC):
 
     Attributes:
       inference: How actions are computed: `numpy`, `tensorflow session`, ...
+      why_not_numpy: What keeps it from being computed in NumPy.
       explored: `[num_lanes]` bool: the last action is another one than the greedy one. Known where actions have values.
       was_greedy: `[num_lanes]` bool: the last action is known to be the greedy one, however it was chosen.
       q_values: `[num_lanes, num_actions]` float32 at the last observations; None where actions have no values.
     """
 
     inference: str
+    why_not_numpy = ""
     q_values: np.ndarray | None = None
 
     def __init__(self, num_lanes: int, names: Sequence[str] | None = None) -> None:
@@ -118,8 +120,8 @@ class WorkerPolicy(abc.ABC):
           UserError: It can't be reseeded.
         """
         raise UserError(
-            f"SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, this one runs as a {self.inference} "
-            "(the log says why): use the default actors, or SAC_DETERMINISTIC=0"
+            f"SAC_DETERMINISTIC=1 needs a policy that workers can run in NumPy, and {self.why_not_numpy}: use the "
+            "default actors, or SAC_DETERMINISTIC=0"
         )
 
     def memory(self, lane: int) -> list[np.ndarray]:
@@ -153,7 +155,7 @@ def make_worker_policy(
     frame_stack: FrameStack = 1,
     actor_observations: Sequence[str] | None = None,
 ) -> WorkerPolicy:
-    """NumPy where the network is one of ours, else TensorFlow. A start compares NumPy with it (`network_check.py`).
+    """NumPy where the network is one of ours, else TensorFlow.
 
     Args:
       agent: A TFAgent, or its acting part.
@@ -170,9 +172,12 @@ def make_worker_policy(
         return NumpyWorkerPolicy(agent, seed, num_lanes, frame_stack, actor_observations)
     except UnsupportedNetworkError as error:
         logging.info("actions are not computed in NumPy: %s", error)
+        why_not_numpy = str(error)
     from tfagents_system.policies.tensorflow_policy import TensorFlowWorkerPolicy
 
-    return TensorFlowWorkerPolicy(agent, num_lanes, frame_stack, actor_observations)
+    policy = TensorFlowWorkerPolicy(agent, num_lanes, frame_stack, actor_observations)
+    policy.why_not_numpy = why_not_numpy
+    return policy
 
 
 class NumpyWorkerPolicy(WorkerPolicy):
@@ -254,7 +259,7 @@ class NumpyWorkerPolicy(WorkerPolicy):
         return [actions.reshape(self._actions_shape)]
 
     def _choose(self, scores: np.ndarray, greedy: Greedy) -> np.ndarray:
-        """Actions `[N]` int32, explored as `agents/score_policies.py` has it."""
+        """Actions `[N]` int32, explored as `ExploringPolicy` does."""
         chosen = scores.argmax(axis=1)
         if greedy is not True:
             chosen = np.where(greedy, chosen, self._explore(scores, chosen))
@@ -287,23 +292,22 @@ class FixedPolicy(WorkerPolicy):
       num_lanes: Environments that it acts in.
     """
 
+    why_not_numpy = "that of an expert never changes"
+
     def __init__(self, policy: py_policy.PyPolicy | Callable[[Any], Any], actions: Any, num_lanes: int = 1) -> None:
-        self._policy = policy
-        self._actions = actions
-        is_from_disk = isinstance(policy, py_policy.PyPolicy)
-        self._source = "the policy from disk" if is_from_disk else "the expert (expert_policy_ctor)"
-        self.inference = getattr(policy, "inference", "saved model") if is_from_disk else "function of the params"
+        self._policy, self._actions = policy, actions
+        self._is_from_disk = isinstance(policy, py_policy.PyPolicy)
+        self._source = "the policy from disk" if self._is_from_disk else "the expert (expert_policy_ctor)"
+        self.inference = getattr(policy, "inference", "saved model") if self._is_from_disk else "function of the params"
         super().__init__(num_lanes)
 
     def _set_lanes(self, num_lanes: int) -> None:
         super()._set_lanes(num_lanes)
-        self._states: list[Any] = [()] * num_lanes
-        self.reset(range(num_lanes))
+        self._players = [Policy(self._policy) for _ in range(num_lanes if self._is_from_disk else 0)]
 
     def reset(self, lanes: Sequence[int]) -> None:
-        if isinstance(self._policy, py_policy.PyPolicy):
-            for lane in lanes:
-                self._states[lane] = self._policy.get_initial_state(1)
+        for lane in lanes if self._players else ():
+            self._players[lane].reset()
 
     def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
         specs = [leaf.spec for leaf in tree.flatten(self._actions)]
@@ -322,12 +326,7 @@ class FixedPolicy(WorkerPolicy):
         Raises:
           FloatingPointError: The policy's own is not finite.
         """
-        if isinstance(self._policy, py_policy.PyPolicy):
-            seen = arrays_for(time_step.observation, self._policy.time_step_spec.observation)
-            step = self._policy.action(time_step._replace(observation=seen), self._states[lane])
-            self._states[lane], action = step.state, step.action
-        else:
-            action = self._policy(time_step.observation)
+        action = self._players[lane].act(time_step) if self._players else self._policy(time_step.observation)
         if not all(map(is_finite, tree.flatten(action))):
             raise FloatingPointError(f"the action of {self._source} is not finite ({action}): correct that policy")
         return tree.map_structure(lambda leaf, own: leaf.to_agent(own), self._actions, action)

@@ -22,8 +22,8 @@ from tf_agents.policies import greedy_policy, policy_saver
 
 from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.machine.files import held, read_json, write_json
-from tfagents_system.policies.environment_policies import EnvironmentUnitsPolicy, of_single_frames
 from tfagents_system.policies.names import MOMENT, PREFIX, checkpoint_name, fit_names, train_step_of
+from tfagents_system.policies.tensorflow_policy import EnvironmentUnitsPolicy, of_single_frames
 from tfagents_system.run_files.kept_checkpoints import AGENT
 from tfagents_system.run_files.run_lock import may_write
 from tfagents_system.run_files.run_paths import RunPaths

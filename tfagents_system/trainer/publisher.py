@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from tfagents_system.policies.shared_weights import NOWHERE, SharedWeights, share
+from tfagents_system.policies.weights import NOWHERE, SharedWeights, share
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, NewestReader
 

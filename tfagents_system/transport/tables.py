@@ -187,7 +187,7 @@ class Progress:
       paced_updates, paced_steps: Updates without offline ones, and environment steps after the first random ones as the
         trainer's newest block has counted them, since the run has the ratios of both that it has now.
       run: The run's number in its run.json: a worker that knows another one starts anew.
-      memory: Where the trainer shares its policies with the workers on its machine, see policies/shared_weights.py.
+      memory: Where the trainer shares its policies with the workers on its machine, see policies/weights.py.
     """
 
     session: int

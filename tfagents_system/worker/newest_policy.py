@@ -11,7 +11,7 @@ import numpy as np
 
 from tfagents_system.agents.iteration_counts import least_updates_per_env_step, updates_of_iteration
 from tfagents_system.policies import weights
-from tfagents_system.policies.shared_weights import SharedWeightsReader, open_shared
+from tfagents_system.policies.weights import SharedWeightsReader, open_shared
 from tfagents_system.policies.worker_policy import WorkerPolicy
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.connection import Reader

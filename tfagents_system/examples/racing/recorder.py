@@ -26,7 +26,7 @@ import tree
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, called_as, exit_with, shown
 from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.machine.files import replacing
-from tfagents_system.playing.played_environment import check_fit, make_env, stopping_between_steps
+from tfagents_system.playing.play import check_fit, make_env, stopping_between_steps
 from tfagents_system.playing.saved_run import find_path, load_run_params, output_folder
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.train_params_base import TrainParamsBase

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from tfagents_system.policies import shared_weights
-from tfagents_system.policies.shared_weights import (
+from tfagents_system.policies import weights
+from tfagents_system.policies.weights import (
     NOWHERE,
     SharedWeights,
     SharedWeightsReader,
@@ -19,13 +19,13 @@ from tfagents_system.policies.shared_weights import (
     share,
 )
 
-READS, KILLS = 300_000, 60
+READS, KILLS = 100_000, 30
 # A reader, and one writer after the other, which publishes without a pause until it is killed: forked from a small
 # process, so that hundreds of them take seconds. Each array is full of the policy's number.
 READER_AND_WRITERS = """
 import os, random, signal, sys, time
 import numpy as np
-from tfagents_system.policies.shared_weights import SharedWeights, SharedWeightsReader, open_shared
+from tfagents_system.policies.weights import SharedWeights, SharedWeightsReader, open_shared
 
 READS, KILLS, PARENT = int(sys.argv[1]), int(sys.argv[2]), os.getpid()
 WORDS = 700  # Two pages.
@@ -148,7 +148,7 @@ def test_without_such_memory_there_is_none(call: str, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(shared_weights.os, call, fail)
+        patch.setattr(weights.os, call, fail)
         assert share(policy(0)) is None
     assert len(os.listdir("/proc/self/fd")) == before
     assert share(policy(0)) is not None

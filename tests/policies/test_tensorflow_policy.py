@@ -19,11 +19,9 @@ from tests.support.frames_for_tests import recorded_envs
 from tests.support.numpy_actors import VECTOR, as_after_training, build
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.history import single_frame_spec, stacked_spec
-from tfagents_system.playing import play
-from tfagents_system.playing.played_environment import check_fit
 from tfagents_system.policies import weights
-from tfagents_system.policies.environment_policies import EnvironmentUnitsPolicy, of_single_frames
 from tfagents_system.policies.names import checkpoint_name, iteration_of
+from tfagents_system.policies.tensorflow_policy import EnvironmentUnitsPolicy, of_single_frames
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -51,14 +49,13 @@ def batched(step):
     return tf.nest.map_structure(lambda value: tf.constant(np.asarray(value)[None]), step)
 
 
-@pytest.mark.parametrize("recurrent", [False, True])
-def test_saved_policies_act_in_the_environments_units(tmp_path, monkeypatch, recurrent):
+def test_saved_policies_act_in_the_environments_units(tmp_path, monkeypatch):
     traced = []
     scale = EnvironmentUnitsPolicy._action_in_units
     monkeypatch.setattr(
         EnvironmentUnitsPolicy, "_action_in_units", lambda self, *args: traced.append(self) or scale(self, *args)
     )
-    agent = build(VECTOR, recurrent=recurrent, normalize_observations=recurrent)
+    agent = build(VECTOR, recurrent=True, normalize_observations=True)
     scramble(agent)
     train_step = agent.train_step_counter
     train_step.assign(1234)
@@ -153,8 +150,8 @@ def test_specs_of_stacked_and_of_single_frames_are_each_others_inverse(agent):
     assert of_single_frames(agent.policy, 1) is agent.policy
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_workers_stack_for_each_environment(agent, count):
+def test_workers_stack_for_each_environment(agent):
+    count = 3
     envs, stacks = recorded_envs(FRAMES, count, lengths=(1, 12))
     policy = make_worker_policy(agent, seed=0, num_lanes=count, frame_stack=FRAMES)
     assert policy.inference == "tensorflow session"
@@ -168,23 +165,3 @@ def test_workers_stack_for_each_environment(agent, count):
         Rollout(envs, PolicyActor(policy, greedy), observers=[observe]).episodes(12)
     assert len(seen) > 80 and {place[0] for place, *_ in seen} == set(range(count))
     np.testing.assert_allclose([action for _, action, _ in seen], [expected for *_, expected in seen], atol=1e-5)
-
-
-def test_policies_on_disk_take_the_environments_own_observations(agent, tmp_path):
-    units = tensor_spec.BoundedTensorSpec((1,), tf.float32, -1.0, 1.0, "action")
-    export = PolicyExport(RunPaths(tmp_path), agent, actions_of(units), tf.Variable(7, dtype=tf.int64), FRAMES)
-    export.save_model()
-    policy = policy_loader.load(str(tmp_path / "policies" / "greedy_policy"))
-    (env,), stacks = recorded_envs(FRAMES, lengths=(5, 12))
-    check_fit(policy, env)
-    actions = []
-    step_env = env.step_in_environment_units
-
-    def step(action):
-        actions.append(float(action[0]))
-        return step_env(action)
-
-    env.step_in_environment_units = step
-    lengths = [play._run_episode(env, policy, env.reset()).length for _ in range(3)]
-    places = [(0, episode, k) for episode, length in enumerate(lengths) for k in range(length)]
-    np.testing.assert_allclose(actions, [expected_action(stacks[place]) for place in places], atol=1e-5)

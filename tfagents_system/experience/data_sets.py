@@ -1,4 +1,6 @@
-"""Files of named columns, one row a step: npz.
+"""Data sets that are read and written: files of named columns (npz), and those of Minari.
+
+A file has one row a step:
 
 observations           [N, ...], or observations/<path> for each leaf
 actions                [N, ...], likewise, in the environment's units
@@ -13,14 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import tree
 
+from tfagents_system.envs.actions import LeafActions
 from tfagents_system.errors import UserError
 from tfagents_system.experience.conversion import NamedEpisode
 from tfagents_system.machine.files import replacing
+from tfagents_system.playing.saved_run import find_path
+from tfagents_system.policies.names import nest_of
 
 SUFFIX = ".npz"
+MINARI = "minari:"  # Before the name of a data set.
 _NESTS = ("observations", "actions", "next_observations")
 _FLAGS = ("terminations", "truncations", "explored")
 _ROWS_AT_ONCE = 1000
@@ -36,8 +44,61 @@ _OTHER_NAMES = {
     "next_observation": "next_observations",
 }
 
+Tell = Callable[[str], None]  # Gets what was decided about the data, in words.
 
-def read(path: Path, tell: Callable[[str], None]) -> Iterator[NamedEpisode]:
+
+def read_episodes(source: str, tell: Tell) -> Iterator[NamedEpisode]:
+    """The episodes of a file, of `minari:NAME`, or of the folder of a Minari data set, in their order.
+
+    Raises:
+      UserError: It can't be read, or a column is missing or too short.
+    """
+    if is_minari(source):
+        return _read_minari(source, tell)
+    path = find_path(source, "SOURCE", Path.is_file)
+    if path.suffix != SUFFIX:
+        raise UserError(f"{source} is of no known format: give a file {SUFFIX}, or minari:NAME")
+    return read_npz(path, tell)
+
+
+def check_is_new(out: str) -> None:
+    """Whether a data set can be written to this file or `minari:NAME`.
+
+    Raises:
+      UserError: It exists, a file is no .npz, its folder does not exist, or Minari is not installed.
+    """
+    path = Path(out).expanduser().absolute()
+    if out.startswith(MINARI):
+        if _minari_folder(out).exists():
+            raise UserError(f"{out} exists: give another name, or remove it with `minari delete`")
+    elif path.suffix != SUFFIX:
+        raise UserError(f"--out={path} must end with {SUFFIX}, or be minari:NAME")
+    elif path.exists():
+        raise UserError(f"--out={path} exists: give another name, or remove it")
+    elif not path.parent.is_dir():
+        raise UserError(f"--out={path}: {path.parent} is no folder: make it, or give another one")
+
+
+def write_episodes(out: str, episodes: Sequence[NamedEpisode], actions: Sequence[LeafActions]) -> Path:
+    """Writes a data set; returns its file or folder. `actions` are those of each leaf of the environment's.
+
+    Raises:
+      UserError: It can't be written; there is no half of it.
+    """
+    if out.startswith(MINARI):
+        return _write_minari(out.removeprefix(MINARI), episodes, actions)
+    path = Path(out).expanduser().absolute()
+    try:
+        write_npz(path, episodes)
+    except OSError as error:
+        raise UserError(f"--out={path} can't be written ({error.strerror}): give another one") from None
+    return path
+
+
+# Files of named columns.
+
+
+def read_npz(path: Path, tell: Tell) -> Iterator[NamedEpisode]:
     """The episodes of a file, in its order.
 
     Args:
@@ -136,21 +197,7 @@ def _differ(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     return ~np.all(same, axis=tuple(range(1, ours.ndim)))
 
 
-def check_writable(path: Path) -> None:
-    """Whether `write` can make the file.
-
-    Raises:
-      UserError: It is no .npz, it exists, or its folder does not.
-    """
-    if path.suffix != SUFFIX:
-        raise UserError(f"--out={path} must end with {SUFFIX}, or be minari:NAME")
-    if path.exists():
-        raise UserError(f"--out={path} exists: give another name, or remove it")
-    if not path.parent.is_dir():
-        raise UserError(f"--out={path}: {path.parent} is no folder: make it, or give another one")
-
-
-def write(path: Path, episodes: Sequence[NamedEpisode]) -> None:
+def write_npz(path: Path, episodes: Sequence[NamedEpisode]) -> None:
     """Writes episodes, with next_observations; those that were cut off are truncated.
 
     Raises:
@@ -179,7 +226,7 @@ def write(path: Path, episodes: Sequence[NamedEpisode]) -> None:
         np.savez_compressed(file, **columns)
 
 
-def _named(loaded: Mapping[str, np.ndarray], path: Path, tell: Callable[[str], None]) -> dict[str, np.ndarray]:
+def _named(loaded: Mapping[str, np.ndarray], path: Path, tell: Tell) -> dict[str, np.ndarray]:
     """The columns by our names; flags are bool.
 
     Raises:
@@ -236,3 +283,117 @@ def _load(path: Path) -> dict[str, np.ndarray]:
 
 def _is_read(name: str) -> bool:
     return name.partition("/")[0] in _NESTS or name in ("rewards", *_FLAGS)
+
+
+# Minari, whose own library reads and writes.
+
+
+def is_minari(source: str) -> bool:
+    """`minari:NAME`, or a folder of a data set."""
+    return source.startswith(MINARI) or (Path(source) / "data" / "metadata.json").is_file()
+
+
+def check_is_here(source: str) -> None:
+    """Whether `minari:NAME` is on this machine.
+
+    Raises:
+      UserError: It is not, or Minari is not installed.
+    """
+    if not (_minari_folder(source) / "data").exists():
+        name = source.removeprefix(MINARI)
+        raise UserError(
+            f"{source} is not on this machine: get it with `minari download {name}` (`minari list remote` shows what "
+            "there is, `minari list local` what is here)"
+        )
+
+
+def _read_minari(source: str, tell: Tell) -> Iterator[NamedEpisode]:
+    minari = _minari()
+    folder = Path(source)
+    if source.startswith(MINARI):
+        check_is_here(source)
+        folder = _minari_folder(source)
+    try:
+        cut = 0
+        for episode in minari.MinariDataset(folder / "data").iterate_episodes():
+            is_terminated = bool(episode.terminations[-1])
+            cut += not (is_terminated or episode.truncations[-1])
+            leaves = _flat(episode.observations), _flat(episode.actions)
+            yield NamedEpisode(*leaves, np.asarray(episode.rewards), is_terminated)
+    except Exception as error:  # Whatever its storage raises.
+        raise UserError(f"{source} can't be read by Minari: {error}") from None
+    if cut:
+        tell(f"{cut:,} episodes neither terminate nor are truncated: they count as truncated at their last step")
+
+
+def _write_minari(name: str, episodes: Sequence[NamedEpisode], actions: Sequence[LeafActions]) -> Path:
+    minari = _minari()
+    from minari.data_collector import EpisodeBuffer
+
+    specs = [leaf.environment_spec for leaf in actions]
+    taken = zip(episodes[0].actions.items(), specs, strict=True)
+    spaces = {
+        "observation_space": _space(_nested({name: _box(leaf) for name, leaf in episodes[0].observations.items()})),
+        "action_space": _space(_nested({name: _box(leaf, spec.minimum, spec.maximum) for (name, leaf), spec in taken})),
+    }
+    buffers = [
+        EpisodeBuffer(
+            id=number,
+            observations=_nested(episode.observations),
+            actions=_nested(episode.actions),
+            rewards=episode.rewards.tolist(),
+            terminations=[*[False] * (len(episode.rewards) - 1), episode.is_terminated],
+            truncations=[*[False] * (len(episode.rewards) - 1), not episode.is_terminated],
+        )
+        for number, episode in enumerate(episodes)
+    ]
+    try:
+        data_set = minari.create_dataset_from_buffers(name, buffers, **spaces, data_format="hdf5")
+    except (ValueError, OSError) as error:
+        raise UserError(f"Minari does not write {name}: {error}") from None
+    return Path(data_set.storage.data_path).parent
+
+
+def _space(boxes: Any) -> Any:
+    """The space of a nest of boxes."""
+    import gymnasium
+
+    if not isinstance(boxes, dict):
+        return boxes
+    return gymnasium.spaces.Dict({name: _space(box) for name, box in boxes.items()})
+
+
+def _box(values: np.ndarray, minimum: Any = None, maximum: Any = None) -> Any:
+    """The space of the rows of an array, within bounds if it has some."""
+    import gymnasium
+
+    shape, dtype = values.shape[1:], values.dtype
+    least, most = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    bounds = least if minimum is None else minimum, most if maximum is None else maximum
+    low, high = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in bounds)
+    return gymnasium.spaces.Box(low, high, shape, dtype.type)
+
+
+def _flat(nest: Any) -> dict[str, np.ndarray]:
+    """The arrays of a nest by their paths."""
+    return {"/".join(map(str, path)): np.asarray(leaf) for path, leaf in tree.flatten_with_path(nest)}
+
+
+def _nested(leaves: Mapping[str, Any]) -> Any:
+    """The inverse of `_flat`, with dictionaries alone; the leaf itself where its name is empty."""
+    return nest_of([(tuple(name.split("/")) if name else (), leaf) for name, leaf in leaves.items()])
+
+
+def _minari_folder(source: str) -> Path:
+    _minari()
+    from minari.storage import get_dataset_path
+
+    return Path(get_dataset_path(source.removeprefix(MINARI)))
+
+
+def _minari() -> Any:
+    try:
+        import minari
+    except ImportError:
+        raise UserError("Minari data sets need the package minari: pip install 'tfagents_system[experience]'") from None
+    return minari
