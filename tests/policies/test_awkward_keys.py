@@ -22,18 +22,16 @@ from tfagents_system.transport.segments import Layout
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
 KEYS = ("a b", "a_b", "a/b", "a.b", "A_b", "größe", "", "%", "/", "1", "observation_1", "state_0", "action")
-SPACE = gymnasium.spaces.Dict(  # With keys as FrankaKitchen-v1 has them, and worse ones.
-    {
-        "goal": gymnasium.spaces.Dict({"bottom burner": BOX, "hinge cabinet": BOX}),
-        "a": gymnasium.spaces.Dict({"b": BOX}),
-        **dict.fromkeys(KEYS, BOX),
-    }
-)
+SPACES = {  # With keys as FrankaKitchen-v1 has them, and worse ones.
+    "goal": {"bottom burner": BOX, "hinge cabinet": BOX},
+    "a": {"b": BOX},
+    **dict.fromkeys(KEYS, BOX),
+}
 
 
 def test_each_leaf_has_a_name_of_its_own_in_rings_saved_models_and_files(tmp_path: Path) -> None:
     params, paths, train_step = FakeParams({"horizon": 10}), RunPaths(tmp_path), tf.Variable(7, dtype=tf.int64)
-    seen, acted = specs.observation_spec_of(SPACE), specs.action_spec_of(BOX)
+    seen, acted = specs.observation_spec_of(SPACES), specs.action_spec_of(BOX)
     layout = Layout.from_specs(seen, actions_of(acted).spec)
     assert len({column.name.replace("/", ".").lower() for column in layout.observation}) == len(KEYS) + 3
     specs.save_specs(paths.specs, seen, acted)
