@@ -21,6 +21,7 @@ from tests.support.fakes import FakeParams, agent_of
 from tests.support.numpy_actors import ACTION, VECTOR, as_after_training
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError
+from tfagents_system.launch.environment_checks import check_actions
 from tfagents_system.playing.export_files import regret
 from tfagents_system.policies import weights
 from tfagents_system.policies.tensorflow_policy import of_single_frames
@@ -294,6 +295,20 @@ def test_what_a_session_can_not_have_is_refused_in_a_sentence():
     agent = agent_of(FakeParams, VECTOR, ACTION, **SMALL, preprocessing_combiner=Looked)
     with pytest.raises(UserError, match=r"^workers can't run the agent's policy: it captures .* which is no variable"):
         make_worker_policy(agent, 0)
+
+
+def test_a_start_finds_that_numpy_acts_otherwise_than_the_network(monkeypatch):
+    for kind in ("stacked, recurrent", "sac_discrete"):
+        params, agent, _ = trained(kind)
+        network = of_single_frames(agent.collect_policy, params.frame_stack)
+        check_actions(make_worker_policy(agent, 0, 4, params.frame_stack), network)
+    params, agent, _ = trained("recurrent")
+    monkeypatch.setattr(
+        "tfagents_system.policies.numpy_policy._fill_normalization",
+        lambda center, scale, names, arrays: scale.fill(1.0),  # Statistics begin with 0 and 1.
+    )
+    with pytest.raises(UserError, match=r"differ from the network's by .* let actor_ctor return a subclass"):
+        check_actions(make_worker_policy(agent, 0, 4), agent.collect_policy)
 
 
 def test_a_deterministic_run_needs_numpy():

@@ -21,6 +21,7 @@ import tensorflow as tf
 import tree
 from tf_agents.agents import tf_agent
 from tf_agents.environments import py_environment
+from tf_agents.policies import tf_policy
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
@@ -47,7 +48,9 @@ from tfagents_system.launch import costs
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.trial import told
 from tfagents_system.machine.processes import tree_resident_bytes
-from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.playing import export_files
+from tfagents_system.policies.tensorflow_policy import of_single_frames
+from tfagents_system.policies.worker_policy import LaneSteps, WorkerPolicy, make_worker_policy
 from tfagents_system.run_files.kept_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
@@ -77,6 +80,7 @@ _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3,
 _SIMILARITY_OF_PARTS = 0.6  # Their names are short.
 _RTOL, _ATOL = 1e-3, 1e-4  # Goals are stored as float32.
 _STEPS_WITH_VALUE = 5
+_LANES = 4  # In which actions are compared.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -388,9 +392,11 @@ class EnvironmentTrial:
             self.findings.fact(AGENT, f"{type(agent).__name__}, {weights:,} weights")
         if agent is not None:
             with told(self.findings, AGENT, "an action of the agent's policy", names_it=False):
-                policy = make_worker_policy(agent, 0, frame_stack=self.params.frame_stack)
+                policy = make_worker_policy(agent, 0, _LANES, self.params.frame_stack)
                 if self.deterministic:
                     policy.reseed(0)
+                if policy.inference == "numpy":
+                    check_actions(policy, of_single_frames(agent.collect_policy, self.params.frame_stack))
         return agent
 
     def _try_agent(self, agent: Any, env: TrainingEnvironment) -> None:
@@ -475,6 +481,32 @@ def make_agent_for(params: TrainParamsBase, env: TrainingEnvironment) -> tf_agen
     """
     specs = tf.nest.map_structure(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
     return make_agent(params, specs[0], specs[1], tf.Variable(0, dtype=tf.int64))
+
+
+def check_actions(policy: WorkerPolicy, network: tf_policy.TFPolicy) -> None:
+    """Compares a worker's greedy actions with the network's, in the first two steps of some episodes.
+
+    Raises:
+      UserError: They differ by more than a rounding.
+    """
+    lanes, rng, differences = policy.num_lanes, np.random.default_rng(0), []
+    state = network.get_initial_state(lanes)
+    for step_type in (ts.StepType.FIRST, ts.StepType.MID):
+        observation = export_files.random_observations(network, lanes, rng)
+        columns = np.full(lanes, step_type), np.zeros(lanes, np.float32), np.ones(lanes, np.float32)
+        step = network.distribution(tf.nest.map_structure(tf.constant, ts.TimeStep(*columns, observation)), state)
+        state = step.state
+        (chosen,) = policy.act(LaneSteps(*columns, tf.nest.flatten(observation), observation), greedy=True)
+        if hasattr(step.action, "logits_parameter"):
+            differences.append(export_files.regret(chosen, step.action.logits_parameter().numpy()))
+        else:
+            differences.append(np.abs(chosen - export_files.mode(step.action).numpy()).max())
+    if not max(differences) <= export_files.TOLERANCE:
+        raise UserError(
+            f"workers would act in NumPy, and these actions differ from the network's by {max(differences):g} (at most "
+            f"{export_files.TOLERANCE:g} is a rounding): let actor_ctor return a subclass of its network, which "
+            "TensorFlow computes"
+        )
 
 
 def _user_action(env: TrainingEnvironment) -> Callable[[], Any]:

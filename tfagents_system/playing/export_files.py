@@ -157,11 +157,11 @@ def _difference(chosen: np.ndarray, distribution: Any, actions: LeafActions) -> 
     spec = actions.environment_spec
     low, high = np.asarray(spec.minimum, float), np.asarray(spec.maximum, float)
     half, rounding = (high - low) / 2, np.spacing(np.maximum(abs(low), abs(high)).astype(np.float32))
-    difference = abs(chosen - in_environment_units(_mode(distribution), actions).numpy().astype(float))
+    difference = abs(chosen - in_environment_units(mode(distribution), actions).numpy().astype(float))
     return float(np.max(np.maximum(difference - rounding, 0) / np.where(half > 0, half, 1)))
 
 
-def _mode(distribution: Any) -> tf.Tensor:
+def mode(distribution: Any) -> tf.Tensor:
     """The most likely actions."""
     if isinstance(distribution, SquashToSpecNormal):
         # Its mode() computes shapes of distributions, for which ONNX has no ops.
@@ -281,7 +281,7 @@ def _greedy_function(source: Source) -> Any:
         step = policy._distribution(time_step, state)
         following = zip(description["state"], tf.nest.flatten(step.state), strict=True)
         return {
-            "action": in_environment_units(_mode(step.action), source.actions),
+            "action": in_environment_units(mode(step.action), source.actions),
             **{f"next_{spec['name']}": value for spec, value in following},
         }
 
