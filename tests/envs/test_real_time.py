@@ -147,26 +147,18 @@ def test_a_pause_is_not_the_policys_time() -> None:
     assert env.take_times()["inference"] == approx([0.01, 0.01], abs=MICROSECOND)
 
 
-def test_closing_lets_the_device_wait_also_after_a_fault() -> None:
-    clock = VirtualClock()
-    env, device = make(clock)
-    env.reset()
-    env.interface.get_obs_rew_terminated_info = lambda: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        env.step(action(0.1))
-    env.close()
-    assert device.log[-1][0] == "wait"
-
-
-def test_an_observation_that_fails_before_a_pause_is_told_by_the_next_step() -> None:
+def test_an_observation_that_fails_is_told_by_the_step_and_the_device_waits_at_the_end() -> None:
     clock = VirtualClock()
     env, device = make(clock)
     env.reset()
     env.interface.get_obs_rew_terminated_info = lambda: 1 / 0
     env.wait()
-    assert device.log[-1][0] == "wait"
     with pytest.raises(ZeroDivisionError):
         env.step(action(0.1))
+    env.reset()
+    assert device.log[-1][0] == "send"
+    env.close()
+    assert device.log[-1][0] == "wait"
 
 
 @pytest.mark.parametrize("delay", [1, 3])
@@ -439,20 +431,3 @@ def test_rtgyms_own_environment_counts_late_steps_and_is_told_of_evaluations(mon
         options = [value for name, _, value in device.log if name == "reset"]
         assert options == [None, {"evaluation": True, "episode": 4}, None, None]
         assert [followed.take_metrics()["late_steps"] for _ in range(2)] == [3 * 2, 0], kind
-
-
-def test_a_reset_that_was_interrupted_ends_the_wait_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = VirtualClock()
-    device = DummyDevice(clock)
-    env = RealTimeEnvironment(device, 0.05, clock=clock)
-    env.reset()
-    env.wait()
-
-    def interrupted(**kwargs: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(device, "reset", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        env.reset()
-    env.close()
-    assert len(device.calls("wait")) == 2

@@ -49,7 +49,7 @@ def test_environment_that_can_not_be_drawn_names_the_fix() -> None:
 def test_mujoco_without_a_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rendering.sys.modules, "mujoco", rendering)
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    text = str(rendering.explain(RuntimeError("no context"), CounterEnv()))
+    text = str(rendering._no_frame(RuntimeError("no context"), CounterEnv()))
     assert "apt-get install libegl1" in text and "libosmesa6" in text
 
 
@@ -79,14 +79,14 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_pictures_become_rgb_bytes(picture: Any, expected: int) -> None:
-    frame = rendering.as_frame(picture, None)
+    frame = rendering.frame_of(lambda: picture, None)
     assert frame.shape == (2, 2, 3) and frame.dtype == np.uint8 and frame.min() == frame.max() == expected
 
 
 @pytest.mark.parametrize("picture", [None, "text", [], np.zeros((0, 0, 3)), np.zeros(5)])
 def test_what_is_no_picture(picture: Any) -> None:
     with pytest.raises(UserError, match="can't be drawn"):
-        rendering.as_frame(picture, None)
+        rendering.frame_of(lambda: picture, None)
 
 
 def test_rate_of_an_environment() -> None:

@@ -6,14 +6,12 @@ import abc
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import tree
 from tf_agents.environments import gym_wrapper, py_environment, tf_environment, wrappers
-from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs import gym_driver
 from tfagents_system.envs.gym_driver import TRUNCATED, GymDriver, StepResult, gym_layers
-from tfagents_system.envs.spaces import space_kind, space_nest
+from tfagents_system.envs.spaces import space_nest
 from tfagents_system.envs.specs import spaces_of_array_specs
 from tfagents_system.errors import UserError
 
@@ -96,21 +94,14 @@ def is_batched(env: Any) -> bool:
     return gym_driver.is_vector_env(env)
 
 
-def _with_starts(env: py_environment.PyEnvironment) -> Any:
-    """The environment's action spec; a GymWrapper's own says that the numbers of any Discrete begin with 0."""
+def _action_spaces(env: py_environment.PyEnvironment) -> Any:
+    """Those of the environment; a GymWrapper's own spec says that the numbers of any Discrete begin with 0."""
     inner = env
     while isinstance(inner, wrappers.PyEnvironmentBaseWrapper):
         inner = inner.wrapped_env()
-    if not isinstance(inner, gym_wrapper.GymWrapper) or env.action_spec() != inner.action_spec():
-        return env.action_spec()
-
-    def shifted(space: Any, spec: Any) -> Any:
-        start = int(getattr(space, "start", 0)) if space_kind(space) == "Discrete" else 0
-        if not start:
-            return spec
-        return array_spec.BoundedArraySpec((), spec.dtype, start, spec.maximum + start, spec.name)
-
-    return tree.map_structure_up_to(inner.action_spec(), shifted, space_nest(inner.gym.action_space), env.action_spec())
+    if isinstance(inner, gym_wrapper.GymWrapper) and env.action_spec() == inner.action_spec():
+        return space_nest(inner.gym.action_space)
+    return spaces_of_array_specs(env.action_spec())
 
 
 class GymBackend(GymDriver, Backend):
@@ -136,7 +127,7 @@ class PyBackend(Backend):
     def __init__(self, env: py_environment.PyEnvironment, seed: int | None) -> None:
         self.user_env = env
         self.observation_spaces = spaces_of_array_specs(env.observation_spec())
-        self.action_spaces = spaces_of_array_specs(_with_starts(env))
+        self.action_spaces = _action_spaces(env)
         self._get_info: Callable[[], Any] | None = env.get_info
         self._discount = 1.0
         if seed is not None:

@@ -162,7 +162,7 @@ class _Server:
         self._methods = {
             "step": self._step,
             "reset": self._reset,
-            "render": self._render,
+            "render": lambda: rendering.frame_of(lambda: rendering.render_gym(env), env),
             "set_state": lambda state: gym_driver.set_state(layers, state),
             "close": getattr(env, "close", lambda: None),
         }
@@ -195,13 +195,6 @@ class _Server:
             raise TypeError(f"the reward is {reward!r}: it must be a number") from None
         terminated, truncated = bool(discount == 0.0), bool(is_over and discount != 0.0)
         return self._pack_observation(observation), number, terminated, truncated, _plain_info(info) if info else {}
-
-    def _render(self) -> np.ndarray:
-        try:
-            picture = rendering.render_gym(self._env)
-        except Exception as error:
-            raise rendering.explain(error, self._env) from error
-        return rendering.as_frame(picture, self._env)
 
 
 def _plain_info(info: Mapping[Any, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -83,20 +84,18 @@ def render_gym(env: Any) -> Any:
     return env.render()
 
 
-def explain(error: Exception, env: Any) -> UserError:
-    """The error, with its remedy, of an environment that can't render."""
-    what = f"{type(env).__name__} can't be drawn ({type(error).__name__}{f': {error}' if str(error) else ''})"
-    if "mujoco" in sys.modules and os.environ.get("MUJOCO_GL") not in _LIBRARIES:
-        return UserError(f"{what}: {_MUJOCO_FIX}")
-    return UserError(f'{what}: let env_ctor build it so that it gives pictures (render_mode="rgb_array"), {NO_VIDEO}')
-
-
-def as_frame(picture: Any, env: Any) -> np.ndarray:
-    """An environment's picture as `[H, W, 3]` uint8; the last one of a list of pictures.
+def frame_of(render: Callable[[], Any], env: Any) -> np.ndarray:
+    """What an environment's `render` returns as `[H, W, 3]` uint8; the last one of a list of pictures.
 
     Raises:
-      UserError: It is not a picture.
+      UserError: It raises, or returns no picture.
     """
+    try:
+        picture = render()
+    except UserError:
+        raise
+    except Exception as error:
+        raise _no_frame(error, env) from error
     if isinstance(picture, list) and picture and getattr(picture[-1], "ndim", 0) in (2, 3):
         picture = picture[-1]
     frame = np.asarray(picture) if picture is not None else np.empty(0)
@@ -104,10 +103,18 @@ def as_frame(picture: Any, env: Any) -> np.ndarray:
         frame = np.repeat(frame[..., None], 3, axis=-1)
     if frame.ndim != 3 or frame.shape[-1] not in (3, 4) or 0 in frame.shape or frame.dtype.kind not in "uif":
         found = "nothing" if picture is None else f"{type(picture).__name__} of shape {frame.shape}"
-        raise explain(ValueError(f"expected an [H, W, 3] array, found {found}"), env)
+        raise _no_frame(ValueError(f"expected an [H, W, 3] array, found {found}"), env)
     if frame.dtype.kind == "f" and frame.max() <= 1.0:
         frame = frame * 255.0
     return np.ascontiguousarray(np.clip(frame[..., :3], 0, 255).astype(np.uint8))
+
+
+def _no_frame(error: Exception, env: Any) -> UserError:
+    """The error, with its remedy, of an environment that can't render."""
+    what = f"{type(env).__name__} can't be drawn ({type(error).__name__}{f': {error}' if str(error) else ''})"
+    if "mujoco" in sys.modules and os.environ.get("MUJOCO_GL") not in _LIBRARIES:
+        return UserError(f"{what}: {_MUJOCO_FIX}")
+    return UserError(f'{what}: let env_ctor build it so that it gives pictures (render_mode="rgb_array"), {NO_VIDEO}')
 
 
 def frames_per_second(layers: list[Any]) -> float:

@@ -381,13 +381,7 @@ class TrainingEnvironment(LaneEnvironment, py_environment.PyEnvironment):
         """
         from tfagents_system.envs import rendering
 
-        try:
-            picture = self._backend.render()
-        except UserError:
-            raise
-        except Exception as error:
-            raise rendering.explain(error, self.user_env) from error
-        return rendering.as_frame(picture, self.user_env)
+        return rendering.frame_of(self._backend.render, self.user_env)
 
     @property
     def frames_per_second(self) -> float:
