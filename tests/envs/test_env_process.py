@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 from tests.support.user_environments import Folder, pid_of, steps, zeros
-from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import env_process, loading
 from tfagents_system.envs.faults import EnvironmentDiedError
 from tfagents_system.envs.gym_driver import seed_episode
 from tfagents_system.errors import UserError
-from tfagents_system.launch.environment_checks import EnvironmentTrial
 
 
 def test_observations_rewards_actions_and_ends_pass_unchanged(each_user: Folder) -> None:
@@ -134,11 +132,13 @@ def test_set_state_and_its_errors(user: Folder) -> None:
 
 
 def test_pictures(user: Folder) -> None:
-    env = user.make()
-    steps(env, 2)
-    frame = env.render_frame()
-    assert frame.shape == (6, 8, 3) and frame.dtype == np.uint8 and (frame == 2).all()
-    assert env.frames_per_second == 17.0
+    params = user.params()
+    params._source = dataclasses.replace(params._source, process=user.settings)
+    with loading.make_play_env(params, 3, render=True) as env:
+        steps(env, 2)
+        frame = env.render_frame()
+        assert frame.shape == (6, 8, 3) and frame.dtype == np.uint8 and (frame == 2).all()
+        assert env.frames_per_second == 17.0
     old = user.make("Old")
     steps(old, 1)
     with pytest.raises(UserError, match="Old can't be drawn"):
@@ -165,22 +165,6 @@ def test_an_evaluation_environment_gets_a_collect_environment_of_its_own_process
         eval_env.set_state({"mass": 3.0})
         assert pid_of(eval_env) != pid_of(collect_env)
         assert collect_env.reset().observation[1] == 1.0 and eval_env.reset().observation[1] == 3.0
-
-
-def test_the_check_and_playing_work_through_it(user: Folder) -> None:
-    params = user.params(terminate_at=3)
-    params._source = dataclasses.replace(params._source, process=user.settings)
-    params.env_config["curriculum"] = {"mass": {"iters": [0, 2], "range": [1.0, 2.0], "apply_to_eval": True}}
-    checks = Findings()
-    trial = EnvironmentTrial(params, 0, checks).run()
-    assert checks.errors == [] and trial is not None and trial.specs[0].shape == (4,)
-    params.env_config["curriculum"] = {"friction": {"iters": [0, 2], "range": [1.0, 2.0]}}
-    checks = Findings()
-    EnvironmentTrial(params, 0, checks).run()
-    assert checks.errors and all("KeyError: 'no parameter but mass' (my_envs.py, line" in e for e in checks.errors)
-    with loading.make_play_env(params, 3, render=True) as env:
-        env.reset()
-        assert env.render_frame().shape == (6, 8, 3)
 
 
 def test_discrete_actions_arrive_as_the_space_has_them(user: Folder) -> None:

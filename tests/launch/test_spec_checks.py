@@ -309,15 +309,16 @@ def test_without_workers_of_the_start_it_is_built_and_not_driven() -> None:
 def test_all_that_a_run_can_not_do_with_it_is_told_at_once() -> None:
     checks, devices = with_device(
         envs_per_worker=2, deterministic=True, env_steps_per_iter=10, action_history=0, num_eval_episodes=1,
-        settings={"time_step_timeout_factor": 2.0},
+        settings={"time_step_timeout_factor": 2.0}, collect_env_args_kwargs=lambda self, id=0: ((), {"port": id}),
     )  # fmt: skip
     found = checks
     assert len(devices) == 1
     assert [error.split(" ")[0] for error in found.errors] == [
-        "SAC_ENVS_PER_WORKER=2,", "SAC_DETERMINISTIC=1", "SAC_DETERMINISTIC=1"
+        "SAC_ENVS_PER_WORKER=2,", "SAC_DETERMINISTIC=1", "the", "SAC_DETERMINISTIC=1"
     ]  # fmt: skip
     assert "by a real clock: use SAC_DETERMINISTIC=0" in found.errors[1]
-    assert "set num_train_episodes_per_iter instead of env_steps_per_iter" in found.errors[2]
+    assert found.errors[2].endswith("which has none: let it return those of collect_env_args_kwargs")
+    assert "set num_train_episodes_per_iter instead of env_steps_per_iter" in found.errors[3]
     assert any(note.startswith("action_history=0 in real time") for note in found.notes)
 
 
