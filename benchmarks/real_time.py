@@ -102,7 +102,9 @@ class Lateness:
 
     def tell(self, outcome: Outcome, who: str) -> None:
         outcome.row(f"{who}: late steps", 100 * self.late / self.steps, "%")
-        outcome.row(f"{who}: 99th percentile of the delay of an action", 1e3 * np.percentile(self.delays, 99), "ms")
+        outcome.row(
+            f"{who}: 99th percentile of the delay of an action", 1e3 * float(np.percentile(self.delays, 99)), "ms"
+        )
 
 
 class Worker:
@@ -175,7 +177,7 @@ def main() -> None:
         in_time = 1 - worker.found.late / worker.found.steps
         outcome.ratio(f"steps in time at {hertz} Hz over {1 - most_late}", in_time / (1 - most_late), 1.0)
         if (most := _MOST_JITTER_MS.get(hertz)) is not None:
-            jitter_ms = 1e3 * np.percentile(worker.found.delays, 99)
+            jitter_ms = 1e3 * float(np.percentile(worker.found.delays, 99))
             outcome.ratio(
                 f"{most:g} ms over the 99th percentile of an action's delay at {hertz} Hz", most / jitter_ms, 1.0
             )

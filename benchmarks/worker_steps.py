@@ -253,14 +253,15 @@ def _record_actions(params: TrainParamsBase, episodes: int, greedy: bool) -> lis
     env = TrainingEnvironment(params.env_ctor(seed=_SEED), params.horizon, seed=_SEED)
     collector = Collector(params, [env], greedy)
     env.reset()
-    step = env._backend.step
+    backend: Any = env._backend
+    step = backend.step
     recorded: list[list[np.ndarray]] = []
 
     def record(action: np.ndarray) -> Any:
         recorded[-1].append(action.copy())
         return step(action)
 
-    env._backend.step = record
+    backend.step = record
     for _ in range(episodes):
         recorded.append([])
         collector.episodes(1)

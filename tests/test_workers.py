@@ -67,7 +67,7 @@ def make(params: Any, worker: int = 0, count: int = 1, eval_count: int = 1, **mo
 
 
 def run_episode(environments: WorkerEnvironments, place: Place = COLLECT) -> None:
-    env = (environments.evaluation if place.is_eval else environments.collect)[place.index]
+    env = (environments.evaluation if place.is_eval else environments.collect)[place.number]
     assert isinstance(env, TrainingEnvironment)
     time_step = env.reset()
     while not time_step.is_last():

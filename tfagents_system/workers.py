@@ -34,12 +34,12 @@ class Place(NamedTuple):
     """A place for an environment in a worker: for evaluation or for collecting, and which, from 0."""
 
     is_eval: bool
-    index: int
+    number: int
 
     @property
     def name(self) -> str:
         """`environment 0`, `evaluation environment 0`."""
-        return f"{'evaluation ' if self.is_eval else ''}environment {self.index}"
+        return f"{'evaluation ' if self.is_eval else ''}environment {self.number}"
 
 
 class WorkerEnvironments:
@@ -189,7 +189,7 @@ class WorkerEnvironments:
 
     def _set(self, place: Place, values: Values) -> None:
         """Calls `set_state({name: value})` of the environment there; of one without this method attributes are set."""
-        env = (self.evaluation if place.is_eval else self.collect)[place.index]
+        env = (self.evaluation if place.is_eval else self.collect)[place.number]
         now = self._are_set.setdefault(self._own(place), {})
         for name, value in values.items():
             try:
@@ -210,14 +210,14 @@ class WorkerEnvironments:
           EnvironmentFault: It was the third in a row.
         """
         own, envs = self._own(place), self.evaluation if place.is_eval else self.collect
-        if envs[place.index].episodes_ended:
+        if envs[place.number].episodes_ended:
             self._in_a_row[own] = 0
         while True:
             self._note(place, fault)
             try:
-                _logged("close", envs[place.index].close)
+                _logged("close", envs[place.number].close)
                 self._are_set.pop(own, None)
-                envs[place.index] = self._build(own)
+                envs[place.number] = self._build(own)
                 self._set(place, (self._curriculum.values if self._is_shared else {}) | self._due(place))
                 return
             except EnvironmentFault as another:
@@ -239,23 +239,23 @@ class WorkerEnvironments:
 
     def _own(self, place: Place) -> Place:
         """The place whose environment is used there."""
-        return Place(False, place.index) if self._is_shared else place
+        return Place(False, place.number) if self._is_shared else place
 
     def _build(self, place: Place) -> AnyEnvironment:
         kind, stream = (EVAL, EVAL_STREAM) if place.is_eval else (COLLECT, COLLECT_STREAM)
         times = self._built[place]
         # The first one's seeds are the same for any number of environments.
-        further = [place.index, times] if times else [place.index] if place.index else []
+        further = [place.number, times] if times else [place.number] if place.number else []
         self._built[place] += 1
         return loading.make_env(
             self._params,
             kind,
             self._derived_seed(stream, *further),
-            self.first_env_id + place.index,
+            self.first_env_id + place.number,
             worker_id=self._worker_id,
             name=place.name,
             process=self._process,
-            collect_env=self.collect[place.index] if place.is_eval and self.collect else None,
+            collect_env=self.collect[place.number] if place.is_eval and self.collect else None,
             has_all_lanes=True,
         )
 

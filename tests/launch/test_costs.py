@@ -97,7 +97,7 @@ def test_a_check_measures_and_leaves_cpus_and_sizes_as_they_were(monkeypatch: py
 
     hooks = {"env_ctor": lambda self, *args, seed=None, **kwargs: Watched(), "compute_config": {}}
     kind = type("TrainParams", (FakeParams,), hooks)
-    sizes = {"reverb_cpus": 1, "train_cpus": 1, "num_collect_workers": 1, "collect_worker_cpus": 1}
+    sizes: dict[str, Any] = {"reverb_cpus": 1, "train_cpus": 1, "num_collect_workers": 1, "collect_worker_cpus": 1}
     plan = plan_cpus(**sizes, cores=cores_of(allowed_cpus()), share=True)
     plain = checks_module.EnvironmentTrial(kind({"horizon": 10}), 0, Findings()).run()
     checks = Findings()

@@ -1,6 +1,7 @@
 """How simulator faults are counted over workers and their restarts, and how they are told."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def test_counts_of_a_worker_grow_over_its_restarts(tmp_path: Path) -> None:
         assert (beat["env_faults"], beat["episodes"], beat.get("last_env_fault")) == expected
 
 
-def with_faults(faults: int, evaluating: int, episodes: int, **run: str) -> dict:
+def with_faults(faults: int, evaluating: int, episodes: int, **run: Any) -> dict[str, Any]:
     content = status(workers=2, **run)
     content["roles"]["worker_0"] |= {"env_faults": faults, "eval_env_faults": evaluating, "episodes": episodes}
     content["roles"]["worker_1"] |= {"env_faults": 0, "eval_env_faults": 0, "episodes": 0, "last_env_fault": "x"}

@@ -103,11 +103,11 @@ def test_what_is_trained_is_what_the_vars_files_folder_has(
     monkeypatch.chdir(current)
     environ |= {"SAC_PARAMS": str(tmp_path / "my_params.py"), variable: name}
     field = variable.removeprefix("SAC_").lower()
-    for folder in (None, root, current, project):
-        if folder is not None:
-            (folder / name).write_text("")
+    for place in (None, root, current, project):
+        if place is not None:
+            (place / name).write_text("")
         values, findings = read_variables(environ, vars_file=project / "vars.sh", root=root)
-        assert (values.get(field), len(findings)) == ((None, 1) if folder is None else (folder / name, 0))
+        assert (values.get(field), len(findings)) == ((None, 1) if place is None else (place / name, 0))
 
 
 def test_how_a_worker_deals_with_its_environments(environ: dict[str, str], tmp_path: Path) -> None:

@@ -360,6 +360,7 @@ def test_a_worker_whose_slot_was_given_away_leaves_and_begins_anew(
     sac_collect.make_worker().close.side_effect = closing  # type: ignore[attr-defined, call-arg]
     role = MagicMock(stop=threading.Event())
     role.joined.check.side_effect = SlotLostError("slot 1 was given to another worker")
-    with pytest.raises(OSError) if closing else contextlib.nullcontext():
+    expected: Any = pytest.raises(OSError) if closing else contextlib.nullcontext()
+    with expected:
         assert sac_collect.collect(role) == EXIT_RENEW
     role.joined.leave.assert_called_once_with()

@@ -78,7 +78,9 @@ def _find_agent(text: str, folders: list[Path]) -> Path:
     if not path or "/" in name:
         path, at, name = text, "", ""
     candidates = [(folder / _path(path)).absolute() for folder in folders]
-    return Path(f"{os.path.normpath(next(filter(_is_dir, candidates), candidates[0]))}{at}{name}")
+    return Path(
+        f"{os.path.normpath(next((folder for folder in candidates if _is_dir(folder)), candidates[0]))}{at}{name}"
+    )
 
 
 def _is_dir(path: Path) -> bool:

@@ -167,7 +167,7 @@ class Block:
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
         *numbers, init_steps = arrays[0].tolist()
-        return cls(*numbers, list(arrays[1:]), init_steps)
+        return cls(*numbers, arrays=list(arrays[1:]), init_steps=init_steps)
 
     @classmethod
     def empty(cls) -> Block:
@@ -206,7 +206,7 @@ class Progress:
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Progress:
         *numbers, pid, descriptor = arrays[0].tolist()
-        return cls(*numbers, (pid, descriptor))
+        return cls(*numbers, memory=(pid, descriptor))
 
 
 @dataclasses.dataclass(frozen=True)

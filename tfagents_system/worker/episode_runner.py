@@ -306,7 +306,7 @@ class EpisodeRunner:
         with self._guard.busy(f"building {place.name} again"):
             self.environments.replace(place, fault)
         envs = self._envs(place.is_eval)
-        self._reseed(envs[place.index])
+        self._reseed(envs[place.number])
         self._guard.stepping(envs)
 
     def _check_stop(self) -> None:
