@@ -42,7 +42,7 @@ def make_update(batch: int, observation: Any, num_actions: int, **attributes: An
     from tf_agents.trajectories import time_step as ts
 
     from tfagents_system.agents.block_update import BlockUpdate
-    from tfagents_system.replay.sample_forms import TransitionForm
+    from tfagents_system.replay.sampling import TransitionForm
     from tfagents_system.train_params_base import TrainParamsBase
 
     class Params(TrainParamsBase):

@@ -84,11 +84,10 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu
     import reverb
 
     from tfagents_system.replay.pacing import Lockstep
+    from tfagents_system.replay.recovery import SnapshotWriter
     from tfagents_system.replay.ring import Ring
-    from tfagents_system.replay.sample_forms import TransitionForm
-    from tfagents_system.replay.sampling import DrawSettings
-    from tfagents_system.replay.service import ReplayService
-    from tfagents_system.replay.snapshots import SnapshotWriter
+    from tfagents_system.replay.sampling import DrawSettings, TransitionForm
+    from tfagents_system.replay.server import ReplayService
     from tfagents_system.transport import tables
     from tfagents_system.transport.connection import Connection
 
@@ -254,8 +253,7 @@ def draws_per_sec(steps: int, rounds: int) -> dict[str, list[float]]:
     from tfagents_system.replay import sampling
     from tfagents_system.replay.n_step import MiniRaces
     from tfagents_system.replay.priorities import Priorities, Prioritized
-    from tfagents_system.replay.sample_forms import TransitionForm
-    from tfagents_system.replay.sampling import DrawSettings
+    from tfagents_system.replay.sampling import DrawSettings, TransitionForm
 
     rng, races = np.random.default_rng(0), MiniRaces(140)
     with tempfile.TemporaryDirectory(dir=os.environ.get("SAC_REPLAY_DIR")) as folder:

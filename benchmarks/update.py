@@ -53,7 +53,7 @@ def make_agent(discount: float = 0.99) -> Any:
 def make_update(**options: Any) -> Any:
     """The trainer's compiled update of a block."""
     from tfagents_system.agents.block_update import BlockUpdate
-    from tfagents_system.replay.sample_forms import TransitionForm
+    from tfagents_system.replay.sampling import TransitionForm
 
     return BlockUpdate(make_agent(), BATCH, TransitionForm(), **options)
 

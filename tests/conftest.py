@@ -140,7 +140,7 @@ def signals_as_before() -> Iterator[None]:
 # Classes that start a thread, and the arguments of their `close`.
 _TO_CLOSE: dict[tuple[str, str], tuple[float, ...]] = {
     ("tfagents_system.transport.connection", "Connection"): (),
-    ("tfagents_system.replay.snapshots", "SnapshotWriter"): (5.0,),
+    ("tfagents_system.replay.recovery", "SnapshotWriter"): (5.0,),
 }
 _PREPARATION = ("tfagents_system.launch.prepare", "Preparation")
 

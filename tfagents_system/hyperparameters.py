@@ -194,8 +194,8 @@ class Hyperparameters:
         Literal["float32", "bfloat16", "auto"], NotDeterministic("a measurement decides whether it is used")
     ] = "float32"
     """`bfloat16`: hidden layers are multiplied in bfloat16 by the trainer where its CPU does that faster (AMX,
-    AVX512-BF16); elsewhere it logs that and uses float32. `auto`: the same without a warning; a run that is resumed
-    keeps what its first start chose. Weights, optimizers and losses stay float32."""
+    AVX512-BF16); elsewhere it logs that and uses float32. `auto`: the same without a warning. Each start measures
+    anew. Weights, optimizers and losses stay float32."""
 
     # What the other algorithms have beside that.
     num_critics: Annotated[Count | None, ByAlgorithm(2, redq=10, tqc=5)] = None
@@ -387,7 +387,7 @@ class Hyperparameters:
     max_unsent_mb: Annotated[Count, "MiB per worker", MayChange] = 256
     """In real time (docs/tutorials/real_robot.md): segments that a worker keeps while the replay server does not take
     them. Beyond that the oldest are dropped. Other workers wait for the server."""
-    min_updates_per_env_step: Annotated[Positive | None, "updates per step", When("asynchronous"), MayChange] = None
+    min_updates_per_env_step: Annotated[Positive | None, "updates per step", When("asynchronous")] = None
     """Workers wait while fewer updates have been done for each step after the random ones. None: they never do."""
     publish_period_updates: Annotated[Count | None, "updates", When("asynchronous"), MayChange, _TIMING] = None
     """Interval between two policies that are published within an iteration; the one at its end is always published.
@@ -406,7 +406,7 @@ class Hyperparameters:
     `episodes/`. Each episode then begins with a seed of its own, so that `run.py --replay_actions` can repeat it."""
 
     # Experience: what is drawn, and how much of it.
-    updates_per_env_step: Annotated[Positive | None, "updates per step", MayChange] = None
+    updates_per_env_step: Annotated[Positive | None, "updates per step"] = None
     """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
     steps after the first random ones, however long episodes are and however many workers there are. With
     `asynchronous` it is the most that is allowed. None: 1 with `env_steps_per_iter` or `asynchronous`, otherwise as

@@ -11,9 +11,9 @@ from tfagents_system.agents.block_update import DivergedError
 from tfagents_system.errors import EXIT_DONE, EXIT_HOPELESS, EXIT_RESUMABLE, print_findings
 from tfagents_system.role import Role, run_role
 from tfagents_system.run_files.run_paths import TRAINER
-from tfagents_system.trainer.early_end import CallbackError
 from tfagents_system.trainer.trainer import Trainer
 from tfagents_system.trainer.trainer_checkpoints import SaveError
+from tfagents_system.trainer.training_log import CallbackError
 from tfagents_system.transport.connection import StoppedError
 
 

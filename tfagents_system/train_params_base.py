@@ -26,8 +26,8 @@ from tfagents_system.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
     from tfagents_system.envs.env_process import ProcessSettings
-    from tfagents_system.replay.sample_forms import SampleForm
-    from tfagents_system.trainer.early_end import Logged
+    from tfagents_system.replay.sampling import SampleForm
+    from tfagents_system.trainer.training_log import Logged
 
 EnvArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -146,11 +146,11 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
         """Says what a sample is: what is drawn from the ring and how, the arrays of a minibatch, and their names.
 
         Replay server, trainer and workers each call it. An override may return a subclass of a form of
-        replay/sample_forms.py, whose `draw` changes what is drawn.
+        replay/sampling.py, whose `draw` changes what is drawn.
         """
-        from tfagents_system.replay import sample_forms
+        from tfagents_system.replay import sampling
 
-        return sample_forms.form_of(self)
+        return sampling.form_of(self)
 
     def callbacks_ctor(self) -> Sequence[Callable[[Logged], str | bool | None]]:
         """Callbacks in the trainer, called after each block of updates, each evaluation and each checkpoint.

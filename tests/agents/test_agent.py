@@ -18,7 +18,7 @@ from tfagents_system.agents import algorithms
 from tfagents_system.agents.agent import Acting, Agent
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.errors import UserError
-from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import TransitionForm
 
 B, RATE = 4, 0.5
 

@@ -11,7 +11,7 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.agent_for_tests import B, Params, block, build, build_quiet, copy_weights, reference_agent
 from tfagents_system.agents.block_update import BlockUpdate, DivergedError, of_whole_sequences
 from tfagents_system.agents.sac import Sac
-from tfagents_system.replay.sample_forms import SequenceForm, TransitionForm
+from tfagents_system.replay.sampling import SequenceForm, TransitionForm
 
 
 def test_k_minibatches_are_k_updates_traced_once_and_a_loss_that_is_not_finite_is_told(monkeypatch):

@@ -6,7 +6,7 @@ import tensorflow as tf
 from tests.support.agent_for_tests import B, block, build
 from tfagents_system.agents import block_update
 from tfagents_system.agents.block_update import BlockUpdate, bfloat16_matmuls, choose_precision
-from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import TransitionForm
 
 
 def layers():

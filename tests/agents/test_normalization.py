@@ -15,7 +15,7 @@ from tfagents_system.agents.normalization import (
     merge_moments,
     normalized_spec,
 )
-from tfagents_system.replay.sample_forms import SequenceForm, TransitionForm
+from tfagents_system.replay.sampling import SequenceForm, TransitionForm
 
 
 def layers_of(agent):

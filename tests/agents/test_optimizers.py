@@ -13,7 +13,7 @@ from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.updates import update_once
 from tfagents_system.agents.agent import build_optimizer
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import TransitionForm
 
 RATE, LOG_ALPHA = 0.1, 0.5
 

@@ -12,7 +12,7 @@ from tests.support.agent_for_tests import Params, SharedLogPiAgent, copy_weights
 from tests.support.updates import update_once
 from tfagents_system.agents import block_update
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import TransitionForm
 
 B, OBS, ACT, T = 32, 5, 2, 3
 OBSERVATION = tf.TensorSpec((OBS,), tf.float32, "observation")

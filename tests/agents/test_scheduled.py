@@ -13,7 +13,7 @@ from tests.support.checkpoints_for_tests import checkpoints_of
 from tfagents_system.agents.agent import ScheduledValues, check_scheduled, scheduled_variables
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.errors import UserError
-from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import TransitionForm
 
 RATE = {"points": [[0, 0.4], [2, 0.2], [4, 0.1]], "by": "iterations"}
 RATES = [0.4, 0.3, 0.2, 0.15, 0.1]

@@ -25,8 +25,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
 from tfagents_system.replay.priorities import NO_ROW, Priorities, Prioritized
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.replay.sampling import DrawSettings
+from tfagents_system.replay.sampling import DrawSettings, TransitionForm
 from tfagents_system.transport.segments import Column, Layout, Segment
 
 B, OBS, N = 16, 3, 4

@@ -19,7 +19,7 @@ from tfagents_system.agents.noise import Drawing
 from tfagents_system.errors import UserError
 from tfagents_system.policies.weights import named_variables
 from tfagents_system.policies.worker_policy import make_worker_policy
-from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import TransitionForm
 
 B, OBS, N = 6, 3, 4
 OBSERVATION = tf.TensorSpec((OBS,), tf.float32, "observation")

@@ -9,7 +9,7 @@ from tests.support.fakes import agent_of
 from tests.support.tiny_agents import ACT, ACTION, OBS, OBSERVATION
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.layers import BatchRenormalization
-from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import TransitionForm
 from tfagents_system.train_params_base import TrainParamsBase
 
 VARIANTS = {

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tests.support.agent_for_tests import B, block, build_quiet
 from tfagents_system.agents import block_update
 from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import TransitionForm
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tfagents_system.launch.environment_checks import EnvironmentTrial
 from tfagents_system.launch.vars_file import read_vars_file
 from tfagents_system.playing.play import make_env
 from tfagents_system.policies.worker_policy import make_worker_policy
-from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import TransitionForm
 from tfagents_system.settings import params_check
 from tfagents_system.settings.load_params import load_env_config, load_params_class
 from tfagents_system.settings.variables import RunVariables

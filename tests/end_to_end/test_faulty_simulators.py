@@ -128,7 +128,7 @@ def start(folder, *, always, dies, **variables):
 def check_ring(run):
     """Everything that is stored was really observed, in order, and nothing of a fault is."""
     layout = Layout.from_specs(*load_specs(run.exp_dir / "specs.pbtxt"))
-    ring = Ring.open(run.exp_dir / "replay", layout, 500 * (HORIZON + 1))
+    ring = Ring.open(run.exp_dir / "replay", layout, 501 * (HORIZON + 1))
     rows = np.flatnonzero(ring.steps_left[: ring.filled_rows] > 0)
     now, after = ring.observation[0][rows], ring.observation[0][rows + 1]
     np.testing.assert_array_equal(after[:, :2], now[:, :2] + [0, 1])

@@ -58,7 +58,7 @@ class TrainParams(TrainParamsBase):
 def open_ring(run):
     paths = RunPaths(run.exp_dir)
     layout = Layout.from_specs(*specs.load_specs(paths.specs))
-    return Ring.open(paths.replay, layout, EPISODES_IN_BUFFER * (HORIZON + 1))
+    return Ring.open(paths.replay, layout, (EPISODES_IN_BUFFER + 1) * (HORIZON + 1))
 
 
 def test_a_run_that_sets_no_iteration_is_measured_in_steps(tmp_path):

@@ -154,7 +154,7 @@ def stored(finished):
     """[n, 2]: worker and action of each stored step."""
     run, _ = finished
     layout = Layout.from_specs(*load_specs(run.exp_dir / "specs.pbtxt"))
-    ring = Ring.open(run.exp_dir / "replay", layout, EPISODES * (HORIZON + 1))
+    ring = Ring.open(run.exp_dir / "replay", layout, (EPISODES + 1) * (HORIZON + 1))
     rows = np.flatnonzero(ring.steps_left[: ring.filled_rows] > 0)
     return np.stack([ring.observation[0][rows, 0], ring.action[0][rows, 0]], axis=1)
 

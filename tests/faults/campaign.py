@@ -176,7 +176,7 @@ class NumberedRun(UserRun):
         return np.fromfile(path, np.float32, int(head[0]), offset=64)
 
     def _rows(self, exp_dir: Path) -> ledger.Rows:
-        return ledger.read_ring(exp_dir, self._episodes * (HORIZON + 1))
+        return ledger.read_ring(exp_dir, (self._episodes + 1) * (HORIZON + 1))
 
 
 def processes_of(exp_dir: Path) -> Iterator[psutil.Process]:

@@ -272,7 +272,7 @@ def with_(*names: str, **of_layout: Any) -> Layout:
 
 @pytest.mark.parametrize("count", [None, 4])
 def test_what_is_the_same_passes(count: int | None, tmp_path: Path) -> None:
-    Ring.open(tmp_path, layout(count), 63)
+    Ring.open(tmp_path, layout(count), 84)
     assert of_ring(layout(count), tmp_path) == of_ring(layout(count), tmp_path / "of a new run") == []
 
 
@@ -284,13 +284,13 @@ def test_what_is_the_same_passes(count: int | None, tmp_path: Path) -> None:
         (layout(), with_("explored"), {}, "explored: now uint8 [], one of 2, before none"),
         (with_("episode"), layout(), {}, "episode: now none, before int64 [2]"),
         (layout(), with_("potential"), {}, "potential: now float32 [], before none"),
-        (layout(), layout(), {"buffer_size": 80}, "rows: now 84 (buffer_size=80"),
+        (layout(), layout(), {"buffer_size": 80}, "rows: now 105 (buffer_size=80"),
     ],
 )
 def test_a_ring_has_one_layout_and_size_for_life(
     before: Layout, now: Layout, attributes: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
-    Ring.open(tmp_path, before, 63)
+    Ring.open(tmp_path, before, 84)
     (finding,) = of_ring(now, tmp_path, **attributes)
     assert f"does not fit: {told}" in finding
     assert f"begin another run with --from {tmp_path} --set SAC_EXP_NAME=" in finding

@@ -31,6 +31,7 @@ from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.variables import RunVariables
 from tfagents_system.trainer.learner import Learner
+from tfagents_system.transport.tables import Snapshot
 
 _SMALL = "    actor_fc_layer_params = (4,)\n    critic_joint_fc_layer_params = (4,)\n    num_initial_episodes = 3\n"
 PARAMS = prepared_runs.PARAMS.replace("    num_iter = 3\n", f"    num_iter = 3\n{_SMALL}")
@@ -78,13 +79,16 @@ def learner_of(paths: RunPaths) -> Learner:
         variables=variables_with(),
         params=load_params(paths.params, {"horizon": 20}),
         deterministic=False,
+        is_far=False,
         derived_seed=lambda *numbers: 5 + sum(numbers),
     )
 
-    def answer(name: str) -> None:
+    def answer(table: str, arrays: Any, timeout_secs: float) -> None:
+        name = Snapshot.from_wire(arrays).checkpoint
         (paths.trainer_checkpoints / f"{name}.partial" / "replay.bin").write_bytes(b"rows")
 
-    return Learner(role, types.SimpleNamespace(ask=answer, is_far=False))  # type: ignore[arg-type]
+    connection: Any = types.SimpleNamespace(newest=lambda table: None, try_put=answer)
+    return Learner(role, connection)  # type: ignore[arg-type]
 
 
 def actor(agent: Any) -> list[np.ndarray]:
@@ -169,7 +173,7 @@ def test_with_fresh_a_run_may_begin_with_what_it_was_itself(environ: dict[str, s
         prepare_run(own)
     assert prepare_run({**own, "TFAGENTS_EDITS": "fresh"})
     taken = taken_by(paths)
-    assert taken is not None and taken.moves and taken.run == str(tmp_path / "run_before_1")
+    assert taken is not None and taken.run == str(tmp_path / "run_before_1")
     assert (paths.taken / "agent.index").exists()
 
 
@@ -184,7 +188,7 @@ def test_all_counts_on(environ: dict[str, str], tmp_path: Path, other: Any) -> N
     learner = learner_of(paths)
     state = learner.state
     assert (learner.train_step, state.iteration, state.iteration_start, state.env_steps) == (9, 2, 9, 180)
-    assert state.ratio_offset == -9, "updates that were done are none that new steps have promised"
+    assert state.uncounted_updates == 9, "updates that were done are none that new steps have promised"
 
 
 def test_layers_that_do_not_fit_are_named_and_nothing_that_fits_is_an_error(

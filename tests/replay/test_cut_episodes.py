@@ -74,8 +74,7 @@ def distinct(drawn: Any, outer: int) -> dict[bytes, int]:
 
 
 @pytest.mark.parametrize("held_out", [False, True])
-@pytest.mark.parametrize("n_step", [1, 2, 5])
-@pytest.mark.parametrize("max_steps", [1, 2, 3, 5])
+@pytest.mark.parametrize(("max_steps", "n_step"), [(1, 2), (2, 5), (3, 1), (5, 2)])
 def test_transitions_are_those_of_whole_episodes(tmp_path, max_steps, n_step, held_out):
     def drawn(ring):
         samples = draw_transitions(
@@ -92,8 +91,7 @@ def test_transitions_are_those_of_whole_episodes(tmp_path, max_steps, n_step, he
     assert chi_square < 2.0 * starts + 10, "all equally likely"
 
 
-@pytest.mark.parametrize("burn_in", [0, 2])
-@pytest.mark.parametrize("max_steps", [1, 3, 5])
+@pytest.mark.parametrize(("max_steps", "burn_in"), [(1, 2), (3, 0), (5, 2)])
 def test_sequences_are_those_of_whole_episodes(tmp_path, max_steps, burn_in):
     window = 3
     length = window + burn_in

@@ -6,7 +6,6 @@ import pytest
 from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.frames_for_tests import recorded_envs
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import first_drawable
 from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.rollout import Rollout
@@ -65,9 +64,9 @@ def test_transitions_have_gymnasiums_stacks_everywhere(tmp_path, frame_stack, ca
     np.testing.assert_array_equal(next_place[:, 2], place[:, 2] + 1)
     np.testing.assert_array_equal(batch.reward.reshape(-1), next_place[:, 2])
     drawn = {tuple(map(int, each)) for each in place}
-    rows = ring.held_rows[first_drawable(ring, frame_stack) :]
+    rows = ring.held_rows
     starts = {tuple(map(int, ring.observation[1][row])) for row in rows if ring.steps_left[row] > 0}
-    assert drawn == starts, "every transition but the oldest few, and none twice: rows of history are no starts"
+    assert drawn == starts, "every transition, and none twice: rows of history are no starts"
     assert any(step == 0 for *_, step in drawn) and any(step > SEGMENT_STEPS for *_, step in drawn)
 
 
@@ -114,7 +113,7 @@ def test_sequences_have_them_in_each_of_their_steps(tmp_path, capacity_rows, bur
     is_step = batch.weight[..., :-1] > 0
     np.testing.assert_array_equal(np.diff(place[..., 2], axis=2)[is_step], 1)
     ring = collected.ring
-    rows = ring.held_rows[first_drawable(ring, 3) :]
+    rows = ring.held_rows
     starts = {tuple(ring.observation[1][row]) for row in rows if ring.steps_left[row] > 0}
     assert {tuple(each) for each in place[..., :-1, :][is_step]} == starts
 
@@ -126,27 +125,3 @@ def test_each_frame_is_stored_once_but_for_the_history_of_segments(tmp_path):
     assert [segment.history for segment in segments] == [0 if segment.starts_episode else 2 for segment in segments]
     assert ring.filled_rows == ring.env_steps + len(segments) + 2 * sum(not each.starts_episode for each in segments)
     assert ring.observation[0].shape[1:] == (3, 4, 2)
-
-
-def test_a_ring_with_history_is_whole_after_a_restart_and_a_rollback_wherever_it_is_cut(tmp_path):
-    cut_in_history = 0
-    for capacity_rows in range(60, 85):
-        folder = tmp_path / str(capacity_rows)
-        ring = Collected(folder, 4, 6, capacity_rows).ring
-        cut_in_history += int(ring.steps_left[ring.oldest_row] < 0)
-        again = Ring.open(folder, ring.layout, capacity_rows)
-        assert again.ring_steps == ring.ring_steps
-        again.rollback(again.snapshot())
-        assert again.verify() == 0 and again.ring_steps == ring.ring_steps
-    assert cut_in_history >= 3
-
-
-def test_the_snapshot_tells_damage_of_a_piece_that_is_cut_within_its_history(tmp_path):
-    for capacity_rows in range(60, 85):
-        ring = Collected(tmp_path / str(capacity_rows), 4, 6, capacity_rows).ring
-        if ring.steps_left[ring.oldest_row] < 0:
-            break
-    snapshot = ring.snapshot()
-    ring.observation[0][ring.oldest_row, 0, 0, 0] ^= 1
-    ring.rollback(snapshot)
-    assert ring.verify() > 0

@@ -1,7 +1,9 @@
-"""Samples with another goal: which goals, their rewards and whether they end an episode, row by row."""
+"""Samples with another goal: which goals, where they are found, and what they are worth, row by row."""
 
 from __future__ import annotations
 
+import dataclasses
+import types
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +11,27 @@ import numpy as np
 import pytest
 
 from tests.support.draws import draw_transitions
-from tests.support.goals import REACH, Line, Writer, goal_layout, goal_ring
+from tests.support.goals import REACH, Episode, GoalParams, Line, Writer, goal_layout, goal_ring, leaf
+from tests.support.settings_for_tests import variables_with
+from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.goals import GoalFunctions
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
-from tfagents_system.replay.hindsight import Hindsight, Strategy
+from tfagents_system.replay.hindsight import (
+    GoalEnvironment,
+    Hindsight,
+    Located,
+    Strategy,
+    episodes_of,
+    make_goal_environment,
+)
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.replay.samples import Transitions
-from tfagents_system.replay.sampling import DrawSettings, PriorData, make_block
+from tfagents_system.replay.sampling import DrawSettings, PriorData, TransitionForm, Transitions, make_block
+from tfagents_system.replay.server import settings_of_run
+from tfagents_system.replay.stored_ring import StoredRing, add_segments
 from tfagents_system.transport import tables
+from tfagents_system.transport.segments import Segment
 
 FUNCTIONS = GoalFunctions([Line()])
 GAMMA = 0.5
@@ -231,3 +244,268 @@ def test_the_environments_functions_come_from_its_wrappers() -> None:
         over = functions.terminated(goals, np.zeros_like(goals))
         assert over is not None and over.tolist() == [True, False]
     assert not TrainingEnvironment(gymnasium.make("Pendulum-v1"), 10).goal_functions.has_reward
+
+
+# An episode's rows are found wherever its segments are.
+
+
+def held(ring: Ring) -> dict[tuple[int, int], list[int]]:
+    """The steps of each episode that the ring holds, row by row."""
+    found: dict[tuple[int, int], set[int]] = {}
+    for place in ring.held_rows:
+        worker, episode, step = leaf(ring, "observation")[place].astype(int).tolist()
+        found.setdefault((worker, episode), set()).add(step)
+    return {key: sorted(steps) for key, steps in found.items()}
+
+
+def check(ring: Ring) -> int:
+    """Compares the index with `held`; returns how many starts there are."""
+    steps_of, observation = held(ring), leaf(ring, "observation")
+    rows = ring.held_rows
+    starts = np.flatnonzero(ring.steps_left[rows] >= 1)
+    if not len(starts):
+        return 0
+    found = episodes_of(ring).find(rows[starts])
+    held_rows = set(rows.tolist())
+    for k, start in enumerate(starts):
+        worker, episode, step = observation[rows[start]].astype(int).tolist()
+        steps = steps_of[worker, episode]
+        _, _, place, first, last = (int(each[k]) for each in found)
+        one = Located(*(np.repeat(each[k], last + 1 - first) for each in found))
+        all_of_it = episodes_of(ring).rows(one, np.arange(first, last + 1))
+        assert held_rows.issuperset(all_of_it.tolist())
+        np.testing.assert_array_equal(observation[all_of_it], [(worker, episode, each) for each in steps])
+        assert place - first == steps.index(step)
+    return len(starts)
+
+
+def scramble(
+    writer: Writer, rng: np.random.Generator, count: int, episodes: dict[int, Episode], begun: list[int]
+) -> None:
+    """Steps of several workers in turn: some cut their segment, some end their episode."""
+    for _ in range(count):
+        worker = int(rng.integers(3))
+        if worker not in episodes:
+            episodes[worker] = writer.begin(worker, begun[0])
+            begun[0] += 1
+        under_way = episodes[worker]
+        for _ in range(int(rng.integers(1, 5))):
+            under_way.step()
+        kind = rng.random()
+        if kind < 0.4:
+            under_way.cut()
+        elif kind < 0.6:
+            episodes.pop(worker).end()
+
+
+@pytest.mark.parametrize(("look_ahead", "history"), [(0, 0), (2, 0), (2, 3)])
+def test_interleaved_segments_of_several_workers_while_the_oldest_are_given_up(
+    tmp_path: Path, look_ahead: int, history: int
+) -> None:
+    ring, rng = goal_ring(tmp_path, 120, 60), np.random.default_rng(history + look_ahead)
+    writer, episodes, begun, starts = Writer(ring, 3, look_ahead, history), dict[int, Episode](), [0], 0
+    for _ in range(20):
+        scramble(writer, rng, 12, episodes, begun)
+        starts += check(ring)
+    assert ring.total_rows > 3 * ring.num_rows and starts > 1000
+
+
+def test_an_episode_without_its_middle_is_two(tmp_path: Path) -> None:
+    """Of a source in which that was damaged, for example."""
+
+    class Lossy(Writer):
+        def send(self, worker: int, segment: Segment) -> None:
+            if segment.episode is None or segment.episode[0, 1] != 6:
+                super().send(worker, segment)
+
+    ring = goal_ring(tmp_path)
+    writer = Lossy(ring, 3)
+    for episode in range(40):
+        writer.whole(1, episode, 4)
+    check(ring)
+    writer.whole(2, 0, 9)
+    starts = np.flatnonzero(ring.steps_left[ring.held_rows] >= 1)[-6:]
+    found = episodes_of(ring).find(starts)
+    assert (found.place - found.first).tolist() == [0, 1, 2, 3, 4, 5]
+    writer.whole(3, 0, 12)
+    starts = np.flatnonzero(ring.steps_left[ring.held_rows] >= 1)[-9:]
+    found = episodes_of(ring).find(starts)
+    assert (found.place - found.first).tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    assert (found.last - found.first).tolist() == [6] * 6 + [3] * 3
+
+
+def test_after_a_restart_a_rollback_and_damage_it_is_that_of_the_rows(tmp_path: Path) -> None:
+    ring, rng = goal_ring(tmp_path, 200, 120), np.random.default_rng(1)
+    writer, episodes, begun = Writer(ring), dict[int, Episode](), [0]
+    scramble(writer, rng, 40, episodes, begun)
+    check(ring)
+    snapshot, before = ring.snapshot(), held(ring)
+    scramble(writer, rng, 10, episodes, begun)
+    check(ring)
+    assert held(ring) != before
+    assert check(Ring.open(tmp_path, ring.layout, 200)) == check(ring)
+    ring.rollback(snapshot)
+    assert held(ring) == before
+    check(ring)
+    # A segment in the middle of an episode is damaged: what is before it and what is behind it are two.
+    episode = writer.begin(7, begun[0])
+    for _ in range(12):  # Three segments of four steps.
+        episode.step()
+    episode.end()
+    leaf(ring, "observation")[(ring.total_rows - 8) % ring.num_rows] += 0.5
+    assert ring.verify() == 4
+    first = ring.total_rows - 15
+    found = episodes_of(ring).find(np.array([first, first + 10]) % ring.num_rows)
+    assert (found.last - found.place).tolist() == [4, 4] and (found.place - found.first).tolist() == [0, 0]
+    assert found.episode[0] != found.episode[1]
+
+
+def test_an_episode_of_one_worker_is_none_of_another_s(tmp_path: Path) -> None:
+    ring = goal_ring(tmp_path)
+    writer = Writer(ring)
+    for worker in (0, 1, 2):  # Each calls it the same.
+        writer.whole(worker, 5, 10)
+    check(ring)
+
+
+def test_what_was_taken_over_has_numbers_of_its_own(tmp_path: Path) -> None:
+    """Of two runs, whose workers number their episodes alike, and of one that has not said what belongs together."""
+    sources = []
+    for name in ("one", "other"):
+        ring = goal_ring(tmp_path / name)
+        writer = Writer(ring)
+        episodes = [writer.begin(worker, 3) for worker in (0, 1)]
+        for _ in range(3):
+            for episode in episodes:
+                episode.step()
+                episode.cut()
+        sources.append(StoredRing(tmp_path / name))
+    unknown = goal_ring(tmp_path / "unknown", layout=dataclasses.replace(goal_layout(), episode=None))
+    Writer(unknown).whole(0, 3, 6)
+    sources.append(StoredRing(tmp_path / "unknown"))
+    ring = goal_ring(tmp_path / "ring")
+    for source in sources:
+        add_segments(ring, source.segments(), source.folder, 1)
+    Writer(ring).whole(0, 3, 5)
+    starts = np.flatnonzero(ring.steps_left[ring.held_rows] >= 1)
+    found = episodes_of(ring).find(starts)
+    lengths = [3] * 12 + [4] * 4 + [2] * 2 + [5] * 5  # The last but one: of segments.
+    assert (found.last - found.first).tolist() == lengths
+    assert len(set(found.episode.tolist())) == 2 + 2 + 2 + 1
+    assert ring.episode is not None and (ring.episode[np.arange(12)][:, 0] < 0).all()
+
+
+# The replay server's own environment.
+
+
+CURRICULUM = {"curriculum": {"reach": {"iters": [0, 5, 9], "range": [3.0, 1.0]}}}
+
+
+class Narrowing(Line):
+    """How near its goal is near enough is set by a curriculum, and known from the next reset on."""
+
+    def __init__(self) -> None:
+        self.wanted, self.calls = 40.0, list[str]()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.near = self.wanted
+        self.calls.append("reset")
+        return super().reset(seed=seed)
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def set_state(self, state: dict[str, float]) -> None:
+        if "reach" not in state:
+            raise KeyError(*state)
+        self.wanted = state["reach"]
+        self.calls.append(f"reach={self.wanted:g}")
+
+    def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> Any:
+        return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > self.near).astype(np.float64)
+
+
+def goals_of(env: Narrowing, config: dict[str, Any]) -> GoalEnvironment:
+    return GoalEnvironment(TrainingEnvironment(env, 12), Curriculum.from_config(config))
+
+
+def near(goals: Any) -> int:
+    """Of the distances 1 to 9, how many count as reached."""
+    distances = np.arange(1, 10, dtype=np.float32)[:, None]
+    return int((goals.rewards(distances, np.zeros_like(distances)) == 0).sum())
+
+
+def test_it_has_the_values_of_the_iteration_that_is_drawn_for() -> None:
+    env = Narrowing()
+    goals = goals_of(env, CURRICULUM)
+    assert env.calls == ["reset"]
+    assert [near(goals.at(iteration)) for iteration in (0, 4, 5, 8, 9, 30)] == [3, 3, 2, 2, 1, 1]
+    assert env.calls == ["reset", "reach=3", "reset", "reach=2", "reset", "reach=1", "reset"]
+    assert near(goals.at(4)) == 3, "a trainer that was restarted asks for an earlier iteration"
+    assert near(goals_of(Narrowing(), CURRICULUM).at(6)) == 2, "and so does a restarted server"
+
+
+def test_without_a_curriculum_it_is_reset_once() -> None:
+    env = Narrowing()
+    goals = goals_of(env, {})
+    assert near(goals.at(0)) == near(goals.at(7)) == 9 and env.calls == ["reset"]
+
+
+class Numbered(GoalParams):
+    """Notes what its hook and its constructor are given."""
+
+    ids: list[int] = []
+    seeds: list[int | None] = []
+
+    def collect_env_args_kwargs(self, id: int = 0) -> Any:
+        self.ids.append(id)
+        return (["one", "other"][:id],), {}
+
+    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+        self.seeds.append(seed)
+        return Narrowing()
+
+
+def role_of(params: Any, envs_per_worker: int = 1) -> Any:
+    variables, seed = variables_with(envs_per_worker=envs_per_worker), lambda stream: 100 + stream
+    return types.SimpleNamespace(params=params, variables=variables, seed=3, max_workers=3, derived_seed=seed)
+
+
+def test_its_id_and_seed_are_no_worker_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Numbered, "ids", [])
+    monkeypatch.setattr(Numbered, "seeds", [])
+    params, ring = Numbered({"horizon": 12}), goal_ring(tmp_path)
+    settings_of_run(role_of(params), ring.layout, ring)
+    settings_of_run(role_of(params, envs_per_worker=4), ring.layout, ring)
+    assert Numbered.ids == [3, 12] and Numbered.seeds == [119, 119]
+
+
+def test_draws_of_an_iteration_have_its_rewards(tmp_path: Path) -> None:
+    """What `settings.at` gives, drawn by a server with the curriculum, and by another one after a restart."""
+    ring = goal_ring(tmp_path)
+    Writer(ring).whole(0, 0, 9)
+    params = Numbered({"horizon": 12, **CURRICULUM})
+    settings = settings_of_run(role_of(params), ring.layout, ring)
+
+    def reached(settings: Any, iteration: int) -> float:
+        of_iteration = settings.at(0, 0, iteration)
+        drawn = of_iteration.form.draw(ring, np.random.default_rng(0), of_iteration, 20)
+        return float((drawn.reward[:, : of_iteration.form.hindsight.count(of_iteration.batch_size)] == 0).mean())
+
+    shares = [reached(settings, iteration) for iteration in (2, 7, 20)]
+    assert 1 > shares[0] > shares[1] > shares[2] > 0
+    again = settings_of_run(role_of(params), ring.layout, ring)
+    assert [reached(again, iteration) for iteration in (7, 2)] == [shares[1], shares[0]]
+
+
+def test_what_is_wrong_is_told() -> None:
+    class Short(Numbered):
+        def collect_env_args_kwargs(self, id: int = 0) -> Any:
+            return (["one", "other"][id],), {}
+
+    with pytest.raises(UserError, match=r"could not be built: IndexError: .* id for collect_env_args_kwargs is 3, the"):
+        make_goal_environment(Short({"horizon": 12}), 3, 0)
+    other = {"curriculum": {"mass": {"iters": [2], "range": [1, 1]}}}
+    goals = goals_of(Narrowing(), other)
+    with pytest.raises(UserError, match=r"set_state\({'mass': 1}\) of the replay server's environment failed: KeyErr"):
+        goals.at(2)

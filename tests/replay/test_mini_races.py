@@ -10,8 +10,7 @@ from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay.n_step import MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.replay.sampling import DrawSettings
+from tfagents_system.replay.sampling import DrawSettings, TransitionForm
 from tfagents_system.transport.segments import Layout
 
 GAMMA, T = 0.5, 140

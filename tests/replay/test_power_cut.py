@@ -20,8 +20,8 @@ from tfagents_system.run_files import kept_checkpoints
 pytestmark = pytest.mark.slow
 
 TESTS = Path(__file__).parent
-COPIES = 15
-KILLS = 4
+COPIES = 8
+KILLS = 3
 
 SIZE = {"capacity": 900, "slack": 600}
 
@@ -39,7 +39,7 @@ exp_dir = Path(sys.argv[3])
 run = RunFolders(exp_dir, Path(sys.argv[4]) if len(sys.argv) > 4 else None, **SIZE)
 moments = (exp_dir / "moments.jsonl").open("a", buffering=1)
 stored = (exp_dir / "stored.txt").open("a", buffering=1)
-newest = kept_checkpoints.newest_complete(run.places.checkpoints)
+newest = kept_checkpoints.newest_complete(run.checkpoints)
 train_step, partial, number = (newest.train_step if newest else 0), None, run.ring.worker(0).number + 1
 rng = np.random.default_rng(number + 1)
 while True:
@@ -51,14 +51,14 @@ while True:
     time.sleep(0.003)  # A copy of the folder must take less time than the slack lasts.
     if partial is None and run.snapshots.is_wanted:
         train_step += 1
-        partial = kept_checkpoints.begin(run.places.checkpoints, train_step)
+        partial = kept_checkpoints.begin(run.checkpoints, train_step)
         (partial / "agent.index").write_bytes(b"index")
         name = kept_checkpoints.finished_name(partial)
         moments.write(json.dumps([name, digest(run.ring), run.ring.env_steps]) + "\\n")
         assert run.snapshots.take(name)
     if partial is not None and (partial / "replay.bin").exists():
         kept_checkpoints.finish(partial, train_step, train_step, {})
-        kept_checkpoints.prune(run.places.checkpoints)
+        kept_checkpoints.prune(run.checkpoints)
         partial = None
 """
 
@@ -147,7 +147,7 @@ def test_a_copy_of_any_moment_opens_as_its_newest_checkpoint_exactly(tmp_path, o
         run = RunFolders(copied, tmp_path / f"{copied.name}_scratch" if on_scratch else None, **SIZE)
         assert (digest(run.ring), run.ring.env_steps) == expected[newest.name], f"{copied}: {newest.name}"
         found.add(newest.name)
-    assert len(found) > COPIES // 5, "of different moments"
+    assert len(found) > 1, "of different moments"
 
 
 def test_kill_9_at_any_moment_loses_no_segment_and_doubles_none(tmp_path):

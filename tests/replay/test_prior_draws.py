@@ -15,8 +15,7 @@ from tfagents_system.checks.schedules import Schedule
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sample_forms import SampleForm, SequenceForm, TransitionForm
-from tfagents_system.replay.sampling import DrawSettings, PriorData
+from tfagents_system.replay.sampling import DrawSettings, PriorData, SampleForm, SequenceForm, TransitionForm
 from tfagents_system.replay.server import open_prior
 from tfagents_system.transport import tables
 from tfagents_system.transport.segments import Column

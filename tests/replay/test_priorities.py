@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,9 @@ from tests.support.segments_for_tests import LAYOUT, append_more, filled_ring, n
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay import sampling
 from tfagents_system.replay.n_step import MiniRaces
-from tfagents_system.replay.priorities import EPSILON, NO_ROW, Priorities, Prioritized, discard
+from tfagents_system.replay.priorities import EPSILON, GROUP, NO_ROW, Priorities, Prioritized, SumTree, discard
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.replay.sampling import DrawSettings, PriorData
+from tfagents_system.replay.sampling import DrawSettings, PriorData, TransitionForm
 from tfagents_system.run_files.kept_checkpoints import PRIORITIES
 
 B, STEPS = 32, 5
@@ -117,18 +117,6 @@ def test_held_out_episodes_are_drawn_for_validation_alone_and_without_priorities
     assert (held_out["weight"] == 1).all() and (held_out["row"] == NO_ROW).all()
 
 
-def test_stacked_frames_leave_old_rows_out(tmp_path: Path) -> None:
-    ring = filled_ring(tmp_path / "ring", segments=17, capacity=60, slack=20)
-    settings = prioritized(ring)
-    measured(ring, settings, {(7, 0): 1e4, (13, 2): 50.0})
-    append_more(ring, 1)  # Around the end of the files.
-    ring.layout = dataclasses.replace(LAYOUT, leaves=("id", "image"))
-    stacked = dataclasses.replace(settings, frame_stack={"id": 3})
-    measured(ring, settings, {(8, 0): 1e6})
-    found = counts(drawn(ring, stacked))
-    assert (8, 0) not in found and (8, 2) in found, "frames before it have been given up"
-
-
 def test_only_the_beginning_of_a_mini_race_changes_priorities(tmp_path: Path) -> None:
     ring = filled_ring(tmp_path / "ring", segments=4, capacity=60, steps=9)
     form = TransitionForm(3, races=MiniRaces(100, (20, 2)), is_prioritized=True)
@@ -171,17 +159,118 @@ def test_priorities_survive_a_killed_process_and_go_back_with_a_snapshot(tmp_pat
     append_more(ring, 2)  # Not drawn from since: a killed process has not taken note of these rows.
 
     def draw(of: Priorities) -> list[np.ndarray]:
-        return [*of.draw(np.random.default_rng(4), 200, 0)]
+        return [*of.draw(np.random.default_rng(4), 200)]
 
-    again = Ring.open(tmp_path / "ring", LAYOUT, 60, 24)
+    shutil.copytree(tmp_path / "ring", tmp_path / "killed")
+    again = Ring.open(tmp_path / "killed", LAYOUT, 60, 24)
     np.testing.assert_equal(draw(Priorities(again, 0.6)), draw(priorities))
     assert priorities.snapshot() == Priorities(again, 0.6).snapshot() != kept
 
     again.rollback(header)
-    (tmp_path / "ring" / PRIORITIES).write_bytes(kept)
+    (tmp_path / "killed" / PRIORITIES).write_bytes(kept)
     back = Priorities(again, 0.6)
     assert back.snapshot() == kept
     append_more(again, 1)
     assert (back._tree._priorities.reshape(-1)[132 % 84 : 138 % 84] == 0).all(), "not what other rows had there"
-    discard(tmp_path / "ring")
+    discard(tmp_path / "killed")
     np.testing.assert_allclose(draw(Priorities(again, 0.6))[1], 1, rtol=1e-5)
+
+
+# The sum tree against plain NumPy.
+
+
+SIZE = 10 * GROUP
+ALPHA = 0.6
+
+
+def priorities(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Priorities of three orders of magnitude, a fifth of them not measured, and which leaves are drawn."""
+    rng = np.random.default_rng(seed)
+    values = (10 ** rng.uniform(-2, 1, SIZE)).astype(np.float32)
+    values[rng.random(SIZE) < 0.2] = 0
+    is_drawn = rng.random(SIZE) < 0.9
+    is_drawn[3] = True
+    return values, is_drawn
+
+
+def shares(values: np.ndarray, is_drawn: np.ndarray) -> np.ndarray:
+    """P(i) of each leaf, by the definition."""
+    measured = is_drawn & (values > 0)
+    new = 2 * values[measured].astype(np.float64).mean() if measured.any() else 1.0
+    weights = np.where(measured, values, new).astype(np.float64) ** ALPHA * is_drawn
+    return weights / weights.sum()
+
+
+def test_leaves_are_drawn_in_proportion_to_their_weights() -> None:
+    values, is_drawn = priorities()
+    expected, count = shares(values, is_drawn), 200_000
+    tree = SumTree(values.copy(), is_drawn, ALPHA)
+    places, likelihood = tree.draw(np.random.default_rng(1).random(count))
+    found = np.bincount(places, minlength=SIZE)
+    possible = expected > 0
+    assert found[~possible].sum() == 0
+    np.testing.assert_allclose(likelihood, possible.sum() * expected[places], rtol=1e-5)
+    degrees = max(1, possible.sum() - 1)
+    chi_square = float(((found - count * expected)[possible] ** 2 / (count * expected[possible])).sum())
+    assert abs(chi_square - (possible.sum() - 1)) < 4 * np.sqrt(2 * degrees)
+    np.testing.assert_array_equal(tree._nodes, SumTree(values, is_drawn, ALPHA)._nodes, "a draw changes nothing")
+
+
+def test_the_ends_of_the_interval_are_leaves_too() -> None:
+    values, is_drawn = priorities()
+    tree = SumTree(values, is_drawn, ALPHA)
+    drawn = np.flatnonzero(is_drawn)
+    places, _ = tree.draw(np.array([0.0, np.nextafter(1, 0)]))
+    assert places.tolist() == [drawn[0], drawn[-1]]
+    near = 1 - np.logspace(-16, -5, 50)
+    assert is_drawn[tree.draw(near)[0]].all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 500])
+def test_a_tree_that_is_built_anew_is_the_same_bit_by_bit(count: int) -> None:
+    """However many leaves are measured at once, and after new leaves."""
+    (values, is_drawn), rng = priorities(), np.random.default_rng(2)
+    tree = SumTree(values, is_drawn, ALPHA)
+    for _ in range(20):
+        tree.measure(rng.integers(SIZE, size=count), rng.gamma(1.0, 1.0, count))
+        begin = int(rng.integers(SIZE - 20))
+        part = slice(begin, begin + int(rng.integers(1, 20)))
+        is_drawn[part] = rng.random(part.stop - part.start) < 0.9
+        tree.renew(part, is_drawn[part])
+    again = SumTree(values.copy(), is_drawn, ALPHA)
+    np.testing.assert_array_equal(tree._weights, again._weights)
+    np.testing.assert_array_equal(tree._nodes, again._nodes)
+    u = np.sort(rng.random(50))
+    for ours, theirs in zip(tree.draw(u), again.draw(u), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_new_leaves_count_as_twice_the_mean_of_those_that_were_measured() -> None:
+    tree = SumTree(np.zeros(SIZE, np.float32), np.ones(SIZE, bool), ALPHA)
+    _, likelihood = tree.draw(np.linspace(0, 0.99, 100))
+    np.testing.assert_allclose(likelihood, 1, rtol=1e-6)  # All are new: they are alike.
+    tree.measure(np.array([0, 1]), np.array([1.0, 3.0]))  # Their mean is 2.
+    total = 1 + 3**ALPHA + (SIZE - 2) * 4**ALPHA
+    u = np.array([0.5, 1 + 0.5 * 3**ALPHA, 1 + 3**ALPHA + 0.5 * 4**ALPHA]) / total
+    places, likelihood = tree.draw(u)
+    assert places.tolist() == [0, 1, 2]
+    np.testing.assert_allclose(likelihood, SIZE * np.array([1, 3**ALPHA, 4**ALPHA]) / total, rtol=1e-5)
+    tree.renew(slice(1, 2), np.array([True]))
+    _, likelihood = tree.draw(np.array([0.9]))
+    assert likelihood == pytest.approx(SIZE * 2**ALPHA / (1 + (SIZE - 1) * 2**ALPHA), rel=1e-5)
+
+
+def test_of_two_priorities_of_a_leaf_the_last_one_counts_and_leaves_that_are_not_drawn_get_none() -> None:
+    values, is_drawn = np.zeros(GROUP, np.float32), np.ones(GROUP, bool)
+    is_drawn[5] = False
+    tree = SumTree(values, is_drawn, 1.0)
+    tree.measure(np.array([2, 5, 2]), np.array([8.0, 9.0, 4.0]))
+    assert values[2] == 4 and values.sum() == 4 and tree._weights[0, 5] == 0
+
+
+def test_what_no_priority_can_be_is_none() -> None:
+    odd = np.array([np.nan, np.inf, -1, 0] * 4, np.float32)
+    SumTree(odd, np.zeros(GROUP, bool), ALPHA)
+    assert (odd == 0).all()
+    tree = SumTree(np.array([np.nan] * GROUP, np.float32), np.ones(GROUP, bool), ALPHA)
+    assert tree.draw(np.array([0.5]))[1] == pytest.approx(1)

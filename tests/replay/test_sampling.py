@@ -7,9 +7,8 @@ import pytest
 
 from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
-from tfagents_system.replay import sample_forms
+from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import NothingToDrawError, first_drawable
 from tfagents_system.transport.segments import Column, MalformedSegmentError, Segment
 
 
@@ -67,18 +66,18 @@ def test_transitions_are_drawn_uniformly(ring):
 class EveryWindow:
     """Draws each step in a ring with each of its places in a window, once, instead of at random."""
 
-    def __init__(self, ring, size, monkeypatch, frame_stack=1):
-        held = ring.held_rows[first_drawable(ring, frame_stack) :]
+    def __init__(self, ring, size, monkeypatch):
+        held = ring.held_rows
         self.rows = np.repeat(held[ring.steps_left[held] > 0], size)
         self.places = np.tile(np.arange(size), len(self.rows) // size)
-        monkeypatch.setattr(sample_forms, "draw_rows", lambda *args: self.rows)
+        monkeypatch.setattr(sampling, "draw_rows", lambda *args: self.rows)
 
     def integers(self, high, size):
         return self.places.reshape(size)
 
 
-@pytest.mark.parametrize("burn_in", [0, 1, 3, 12])
-@pytest.mark.parametrize("size", [1, 2, 4, 7, 30])
+@pytest.mark.parametrize("burn_in", [0, 3])
+@pytest.mark.parametrize("size", [1, 4, 30])
 def test_every_step_weighs_the_same_wherever_in_its_episode_it_is(ring, monkeypatch, size, burn_in):
     """Of episodes of 3 to 9 steps, whole or in two pieces: first, middle and terminal steps, in any segment."""
     every = EveryWindow(ring, size, monkeypatch)
@@ -145,23 +144,6 @@ def test_episodes_of_one_step_are_learned_from(tmp_path):
     np.testing.assert_array_equal(batch.weight[batch.discount == 0][::21], 20, "the step, then what fills up")
 
 
-def test_the_same_random_numbers_draw_the_same_minibatches(ring):
-    first, second = (draw_transitions(ring, np.random.default_rng(6), 2, 8).to_arrays() for _ in range(2))
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def test_nothing_to_draw_is_said(tmp_path):
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
-    rng = np.random.default_rng(7)
-    with pytest.raises(NothingToDrawError, match="is empty"):
-        draw_transitions(ring, rng, 1, 8)
-    ring.append(numbered_segment(steps=5))
-    for draw in (draw_transitions, lambda *args, **options: draw_sequences(*args, 6, **options)):
-        with pytest.raises(NothingToDrawError, match="holds no step of a held-out episode"):
-            draw(ring, rng, 1, 8, held_out=True)
-
-
 # Transitions of several steps.
 
 
@@ -206,7 +188,7 @@ def test_nothing_behind_a_segment_is_read(tmp_path):
     assert n_step_transitions(ring, 5, 1.0) == {(0, 0, 0): (6, 1, 3), (0, 0, 1): (5, 1, 3), (0, 0, 2): (3, 1, 3)}
 
 
-@pytest.mark.parametrize(("n_step", "gamma"), [(2, 0.9), (5, 0.99), (20, 1.0), (3, 0.0)])
+@pytest.mark.parametrize(("n_step", "gamma"), [(2, 0.9), (20, 1.0)])
 def test_n_steps_around_the_rings_end_equal_a_plain_loop(ring, n_step, gamma):
     assert ring.total_rows > ring.num_rows, "it has gone around"
     expected = {}
@@ -259,7 +241,7 @@ def episodes_of(batch):
     return batch.observation[0].reshape(-1, 3)[:, 1].astype(int)
 
 
-@pytest.mark.parametrize("share", [2, 4, 20])
+@pytest.mark.parametrize("share", [2, 20])
 def test_training_gets_all_but_what_is_held_out_uniformly_and_validation_the_rest(tmp_path, share):
     ring = ring_with_held_out(tmp_path / "ring", share)
     for held_out, steps in ((False, ring.training_steps), (True, ring.held_out_steps)):
@@ -268,15 +250,3 @@ def test_training_gets_all_but_what_is_held_out_uniformly_and_validation_the_res
         _, counts = np.unique(batch.observation[0].reshape(-1, 3), axis=0, return_counts=True)
         assert len(counts) == steps
         assert_uniform(counts)
-
-
-def test_what_is_held_out_is_counted_while_old_rows_go_and_after_a_restart(tmp_path):
-    ring = ring_with_held_out(tmp_path / "ring")
-    rows = ring.held_rows[ring.steps_left[ring.held_rows] > 0]
-    counted = int((ring.observation[0][rows, 1].astype(int) % 4 == 3).sum())
-    assert 0 < counted < ring.ring_steps
-    assert (ring.held_out_steps, ring.training_steps) == (counted, ring.ring_steps - counted)
-    again = Ring.open(tmp_path / "ring", LAYOUT, 150, slack_rows=24)
-    assert (again.held_out_steps, again.verify()) == (counted, 0)
-    again.clear()
-    assert (again.held_out_steps, again.training_steps) == (0, 0)

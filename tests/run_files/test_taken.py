@@ -87,5 +87,5 @@ def test_the_new_run_keeps_a_copy_and_says_where_it_is_from(run: RunPaths, tmp_p
     new.run_json.write_text(json.dumps({"from": taken.to_json()}))
     assert taken_by(new) == taken
     aside = taken.from_aside(tmp_path / "run_before_1")
-    assert aside.moves and aside.agent == tmp_path / "run_before_1/checkpoints/checkpoint_0000000010/agent"
+    assert aside.agent == tmp_path / "run_before_1/checkpoints/checkpoint_0000000010/agent"
     assert Taken(**aside.to_json()) == aside

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sample_forms import SequenceForm, TransitionForm
-from tfagents_system.replay.samples import Sequences, Transitions
-from tfagents_system.replay.sampling import DrawSettings
+from tfagents_system.replay.sampling import DrawSettings, SequenceForm, Sequences, TransitionForm, Transitions
 
 
 def draw_transitions(

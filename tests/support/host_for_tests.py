@@ -15,11 +15,10 @@ from pathlib import Path
 from tests.support.gateway_for_tests import LAYOUT
 from tests.support.reverb_for_tests import make_server
 from tfagents_system.replay.pacing import Lockstep
+from tfagents_system.replay.recovery import SnapshotWriter
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.replay.sampling import DrawSettings
-from tfagents_system.replay.service import ReplayService
-from tfagents_system.replay.snapshots import SnapshotWriter
+from tfagents_system.replay.sampling import DrawSettings, TransitionForm
+from tfagents_system.replay.server import ReplayService
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport import loopback, tables
 from tfagents_system.transport.connection import Connection

@@ -12,11 +12,10 @@ from tests.support.reverb_for_tests import make_server
 from tests.support.segments_for_tests import LAYOUT
 from tfagents_system.replay.pacing import Lockstep, WorkerOrder
 from tfagents_system.replay.priorities import Priorities, Prioritized
+from tfagents_system.replay.recovery import SnapshotWriter
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sample_forms import TransitionForm
-from tfagents_system.replay.sampling import DrawSettings
-from tfagents_system.replay.service import ReplayService
-from tfagents_system.replay.snapshots import SnapshotWriter
+from tfagents_system.replay.sampling import DrawSettings, TransitionForm
+from tfagents_system.replay.server import ReplayService
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, NewestReader
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from tests.support.segments_for_tests import LAYOUT
 from tests.support.waiting import until
 from tfagents_system.replay.priorities import Priorities
-from tfagents_system.replay.recovery import RingFolders, open_ring
-from tfagents_system.replay.snapshots import SnapshotWriter
+from tfagents_system.replay.recovery import SnapshotWriter, open_ring
 from tfagents_system.run_files import kept_checkpoints
+from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.segments import Layout
 
 CAPACITY, SLACK = 60, 24
@@ -29,24 +29,25 @@ class RunFolders:
         priority_exponent: float | None = None,
         layout: Layout = LAYOUT,
     ) -> None:
-        home = exp_dir / "replay"
-        self.places = RingFolders(scratch or home, home, exp_dir / "checkpoints")
+        paths = RunPaths(exp_dir)
+        self.checkpoints = paths.trainer_checkpoints
         self.ring, self.copy = open_ring(
-            self.places,
+            scratch or paths.replay,
+            paths,
             layout,
             capacity,
             slack,
             from_checkpoint=from_checkpoint,
         )
         self.priorities = None if priority_exponent is None else Priorities(self.ring, priority_exponent)
-        self.snapshots = SnapshotWriter(self.ring, self.copy, self.places.checkpoints, priorities=self.priorities)
+        self.snapshots = SnapshotWriter(self.ring, self.copy, self.checkpoints, priorities=self.priorities)
 
     def checkpoint(self, train_step: int, *, with_replay: bool = True) -> kept_checkpoints.Checkpoint:
-        partial = kept_checkpoints.begin(self.places.checkpoints, train_step)
+        partial = kept_checkpoints.begin(self.checkpoints, train_step)
         (partial / "agent.index").write_bytes(b"index")
         if with_replay:
             assert self.snapshots.take(kept_checkpoints.finished_name(partial))
             until((partial / kept_checkpoints.REPLAY).exists, 20.0, "the copy of the ring")
         checkpoint = kept_checkpoints.finish(partial, train_step, train_step, {})
-        kept_checkpoints.prune(self.places.checkpoints)
+        kept_checkpoints.prune(self.checkpoints)
         return checkpoint

@@ -17,8 +17,8 @@ from tfagents_system.run_files.metrics import MetricsLog, read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer import trainer as trainer_module
 from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
-from tfagents_system.trainer.evaluations import PolicyEvaluations, WorkerReports
-from tfagents_system.trainer.state import TrainerState
+from tfagents_system.trainer.evaluations import WorkerReports
+from tfagents_system.trainer.iteration_plan import TrainerState
 from tfagents_system.trainer.trainer import Trainer
 from tfagents_system.trainer.training_log import TrainingLog
 from tfagents_system.transport.episode_reports import Episode, Report
@@ -81,6 +81,7 @@ class Run:
         self.deleted: list[str] = []
         self._reports: list[Report] = []
         self._periodic: list[str] = []
+        self._written: set[str] = set()
         self.num_workers, self.num_episodes = num_workers, num_episodes
         trainer: Any = Trainer.__new__(Trainer)
         self.trainer = trainer
@@ -91,6 +92,7 @@ class Run:
             has_left=lambda worker: False,
             is_far=False,
             run_id=0,
+            variables=types.SimpleNamespace(straggler_secs=STRAGGLER_SECS),
             is_stopped=lambda: False,
         )
         trainer._role = role
@@ -123,9 +125,9 @@ class Run:
         export: Any = types.SimpleNamespace(
             save_checkpoint=self._save_checkpoint,
             is_periodic=lambda name: name in self._periodic,
-            has_checkpoint=lambda name: name not in (checkpoint_name(0), *self.deleted),
-            is_first=lambda name: False,
-            delete_checkpoint=self.deleted.append,
+            has_checkpoint=self._written.__contains__,
+            checkpoints=lambda: sorted(self._written),
+            delete_checkpoint=self._delete_checkpoint,
             delete_agent=lambda name: None,
             delete_later=lambda train_step: None,
             mark_best=self._mark_best,
@@ -134,21 +136,19 @@ class Run:
         log: Any = TrainingLog(role, learner, plan, saves, trainer._shares)
         log.beat = lambda *args, **kwargs: None
         trainer._log = log
-        trainer._evaluated_checkpoints = EvaluatedCheckpoints(params, trainer._state, export, saves, log.is_last)
+        trainer._evaluated_checkpoints = EvaluatedCheckpoints(params, trainer._state, export, saves)
         trainer._publisher = types.SimpleNamespace(
             check=lambda: None, wait=lambda: None, publish=self._publish, repeat_if_restarted=lambda _: None
         )
-        trainer._evaluations = PolicyEvaluations(params, role, STRAGGLER_SECS)
         connection: Any = types.SimpleNamespace(
             feed_dead_reader=lambda table, arrays: None,
             reader=lambda table, prefetch: types.SimpleNamespace(
                 get=lambda _: self._reports.pop(0).to_wire() if self._reports else None
             ),
         )
-        trainer._reports = WorkerReports(
-            role, connection, log, trainer._evaluations, trainer._evaluated_checkpoints, trainer._shares
-        )
+        trainer._reports = WorkerReports(role, log, trainer._evaluated_checkpoints, trainer._shares)
         trainer._reports.session = session
+        trainer._reports.connect(connection)
         trainer._follow(ALL)
 
     def iterate(self, iteration: int) -> None:
@@ -165,9 +165,16 @@ class Run:
             assert evaluated[0][1] == progress.eval_iteration
             self.published.append(progress.eval_iteration)
 
-    def _save_checkpoint(self, iteration: int, env_steps: int, *, with_agent: bool, is_periodic: bool) -> None:
+    def _save_checkpoint(self, iteration: int, env_steps: int, *, with_agent: bool, is_periodic: bool) -> str:
         del env_steps, with_agent
-        self._periodic += [f"policy_checkpoint_{100 * iteration:010d}"] * is_periodic
+        name = checkpoint_name(100 * iteration)
+        self._written.add(name)
+        self._periodic += [name] * is_periodic
+        return name
+
+    def _delete_checkpoint(self, name: str) -> None:
+        self._written.remove(name)
+        self.deleted.append(name)
 
     def _mark_best(self, best: dict[str, Any] | None) -> None:
         self.best += [(best["checkpoint"], best["eval_return"])] if best else []

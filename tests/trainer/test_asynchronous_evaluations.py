@@ -129,15 +129,15 @@ def test_the_checkpoint_of_an_evaluation_that_was_given_up_goes_and_a_late_share
     tmp_path: Path, now: list[float]
 ) -> None:
     run = Run(tmp_path, num_workers=1, checkpoint_period_iters=20)
-    for version in (0, 10, 20, 30):
+    for version in (0, 10, 20, 30, 40):
         run.iterate(version)  # Without a heartbeat from anyone.
         run.iterate(version + 1)
         now[0] += STRAGGLER_SECS + 1
-    run.iterate(40)
-    assert run.published == [0, 10, 20, 30, 40]
-    assert run.deleted == ["policy_checkpoint_0000001000", "policy_checkpoint_0000003000"], "20 is a periodic one"
+    run.iterate(50)
+    assert run.published == [0, 10, 20, 30, 40, 50]
+    assert run.deleted == ["policy_checkpoint_0000003000"], "10 is the first one, and 20 a periodic one"
     run.tell(0, 30, [2.0] * 4)
-    run.iterate(41)
+    run.iterate(51)
     assert [(row["iteration"], row["train_step"]) for row in run.rows()] == [(30, 3000)] and run.best == []
 
 
@@ -206,7 +206,7 @@ def test_a_deterministic_run_waits_for_its_evaluators(tmp_path: Path, now: list[
     leave_out_gone = run.trainer._reports.leave_out_gone
 
     def is_waited_for() -> None:
-        waited.append(run.trainer._evaluations.missing())
+        waited.append(run.trainer._reports.missing())
         run.tell(2, 0, [1.0, 2.0, 3.0, 6.0])
         leave_out_gone()
 
@@ -234,11 +234,11 @@ def test_going_back_brings_back_what_was_best_up_to_there(tmp_path: Path, now: l
         run.iterate(version)
         run.tell(0, version, [value] * 4)
         run.iterate(version + 1)
-        if version == 10:
+        if version == 10:  # The evaluation of 20 is under way.
+            saved = [["policy_checkpoint_0000001000", "policy_checkpoint_0000002000"]]
+            run.trainer._state.saved_policies = saved
             of_checkpoint = dataclasses.asdict(run.trainer._state)
     assert run.best[-1] == ("policy_checkpoint_0000003000", 9.0) and run.deleted == []
-    assert run.trainer._state.replaced == ["policy_checkpoint_0000001000", "policy_checkpoint_0000002000"]
     vars(run.trainer._state).update(of_checkpoint)
     run.trainer._follow(2500)
     assert run.best[-1] == ("policy_checkpoint_0000002000", 4.0) and run.trainer._state.best["eval_return"] == 4.0
-    assert run.trainer._state.replaced == ["policy_checkpoint_0000001000"]

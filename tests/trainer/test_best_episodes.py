@@ -13,7 +13,7 @@ from tfagents_system.run_files.episodes import RecordedEpisode, load_episode
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.evaluations import BestEpisodes, WorkerReports
-from tfagents_system.transport.episode_reports import KeptEpisode, Report
+from tfagents_system.transport.episode_reports import Evaluations, KeptEpisode, Report
 
 EPISODE = RecordedEpisode(
     lists={"actions": np.zeros((2, 1), np.float32), "rewards": np.ones(2, np.float32)},
@@ -82,9 +82,10 @@ def test_the_trainer_takes_them_from_messages_of_their_own(tmp_path: Path) -> No
     reader = types.SimpleNamespace(get=lambda secs: wire.pop(0) if wire else None)
     connection = types.SimpleNamespace(feed_dead_reader=lambda *_: None, reader=lambda *_, **__: reader)
     paths = RunPaths(tmp_path)
-    role = types.SimpleNamespace(paths=paths, params=types.SimpleNamespace(keep_best_episodes=2))
     log = types.SimpleNamespace(add_report=told.append)
-    evaluations: Any = types.SimpleNamespace(pop_ready=lambda: [])
-    reports = WorkerReports(role, connection, log, evaluations, None, TimeShares())  # type: ignore[arg-type]
+    reports: Any = WorkerReports.__new__(WorkerReports)
+    reports._log, reports._shares, reports._gathered = log, TimeShares(), Evaluations(1, range(1))
+    reports._best_episodes = BestEpisodes(paths.episodes, 2)
+    reports.connect(connection)
     reports.take()
     assert [each.kind for each in told] == ["train"] and found(tmp_path / "episodes") == [5.0, 1.0]

@@ -12,7 +12,7 @@ import pytest
 from tests.support.fakes import FakeParams
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
-from tfagents_system.trainer.state import TrainerState
+from tfagents_system.trainer.iteration_plan import TrainerState
 
 WIND = {"iters": [0, 20, 40], "range": [0.0, 0.2], "apply_to_eval": True}
 
@@ -32,7 +32,7 @@ class Export:
         self.deleted = []
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *_: name == "has_checkpoint"
+        return lambda *_: [] if name == "checkpoints" else name == "has_checkpoint"
 
     def delete_checkpoint(self, name: str) -> None:
         self.deleted.append(name)
@@ -42,7 +42,7 @@ def evaluated(params: Any, state: TrainerState, *rows: tuple[float, ...]) -> lis
     """Iterations whose policy became the best one, of rows (iteration, return) or (iteration, return, success)."""
     saves: Any = SimpleNamespace(try_to_write=lambda write: write())
     export: Any = Export()
-    checkpoints, best = EvaluatedCheckpoints(params, state, export, saves, lambda _: False), list[int]()
+    checkpoints, best = EvaluatedCheckpoints(params, state, export, saves), list[int]()
     for iteration, *result in rows:
         before = state.best
         names = dict(zip(("eval_return", "eval_success"), result, strict=False))
@@ -60,7 +60,6 @@ def test_a_stage_begins_anew() -> None:
     state, params = TrainerState(), params_with({"wind": WIND})
     rows = ((10, 1.0), (15, 1.5), (19, 1.2), (20, -4.0), (30, -4.5))
     assert evaluated(params, state, *rows) == [10, 15, 20], "the best of the stage before goes"
-    assert state.replaced == ["policy_checkpoint_0000000010", "policy_checkpoint_0000000015"]
     state = after_a_resume(state)
     assert evaluated(params, state, (39, -5.0), (50, -9.0)) == [50]
     assert state.best == {
@@ -108,3 +107,87 @@ def test_the_task_in_words() -> None:
     only_trained = EvaluatedTask({"horizon": 1, "curriculum": {"mass": curriculum["mass"]}}, 100)
     assert only_trained.in_words(30) == "iteration 30: nothing set (only in training: mass=2)"
     assert EvaluatedTask({"horizon": 1, "curriculum": {"wind": WIND}}, 40).stage(40) == {"wind": 0.1}
+
+
+# What an agent begins with.
+
+
+class DiskExport:
+    """Remembers which checkpoints there are."""
+
+    def __init__(self) -> None:
+        self.there: list[str] = []
+        self.best: list[Any] = []
+
+    def save_checkpoint(self, iteration: int, env_steps: int, *, with_agent: bool, is_periodic: bool) -> str:
+        del env_steps, is_periodic
+        assert with_agent, "another run may begin with it"
+        name = f"policy_checkpoint_{10 * iteration:010d}"
+        self.there += [name] * (name not in self.there)
+        return name
+
+    def has_checkpoint(self, name: str) -> bool:
+        return name in self.there
+
+    def is_periodic(self, name: str) -> bool:
+        return False
+
+    def delete_agent(self, name: str) -> None:
+        pass
+
+    def checkpoints(self) -> list[str]:
+        return sorted(self.there)
+
+    def delete_checkpoint(self, name: str) -> None:
+        self.there.remove(name)
+
+    def mark_best(self, told: dict[str, Any]) -> None:
+        self.best.append((told["checkpoint"], told["eval_return"]))
+
+
+class Params:
+    """Of a run with an evaluation an iteration."""
+
+    env_config = {"horizon": 10}
+    num_iter = 5
+    best_metric = "return"
+    stop_when = None
+    checkpoint_period_iters = 100
+    checkpoint_period_env_steps = None
+
+
+class Saves:
+    """Writes at once."""
+
+    def try_to_write(self, write: Any) -> None:
+        write()
+
+
+def row_of(iteration: int, eval_return: float) -> dict[str, float]:
+    """Of metrics, for an evaluation: an iteration has 10 updates."""
+    return {"iteration": iteration, "train_step": 10 * iteration, "eval_return": eval_return}
+
+
+@pytest.mark.parametrize(("begins_trained", "best"), [(True, "0000000000"), (False, "0000000010")])
+def test_what_was_given_may_be_the_best(begins_trained: bool, best: str) -> None:
+    export: Any = DiskExport()
+    params, saves = Params(), Saves()
+    kept = EvaluatedCheckpoints(params, TrainerState(), export, saves, begins_trained)  # type: ignore[arg-type]
+    for iteration, value in enumerate((-117.4, -908.9)):
+        kept.write(iteration)
+        kept.take(row_of(iteration, value))
+    assert export.best[-1][0] == f"policy_checkpoint_{best}"
+    assert f"policy_checkpoint_{best}" in export.there
+
+
+@pytest.mark.parametrize("env_steps", [None, 1000])
+def test_policies_that_are_not_on_disk_leave_nothing_to_delete(env_steps: int | None) -> None:
+    """Random weights, and one that a full disk has kept from being written; neither evaluation has a finite return."""
+    export: Any = DiskExport()
+    params = Params()
+    params.checkpoint_period_env_steps = env_steps  # type: ignore[assignment]
+    kept = EvaluatedCheckpoints(params, TrainerState(), export, Saves())  # type: ignore[arg-type]
+    for iteration in (0, 1):
+        kept.take({"iteration": iteration, "train_step": 10 * iteration})
+        kept.give_up()
+    assert export.there == export.best == []

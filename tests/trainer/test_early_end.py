@@ -18,7 +18,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import params_check
 from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.resolved import settings_of_end
-from tfagents_system.trainer.early_end import CallbackError, EarlyEnd, Logged
+from tfagents_system.trainer.training_log import CallbackError, EarlyEnd, Logged
 
 __all__ = ["now"]  # A fixture.
 
@@ -186,7 +186,6 @@ def test_a_run_ends_early_and_a_start_after_a_kill_knows_it(tmp_path: Path, now:
 def test_the_last_policy_of_an_early_end_is_evaluated_and_kept(tmp_path: Path, now: list[float]) -> None:
     deleted: list[str] = []
     run = Run(tmp_path, num_workers=1, stop_when={"eval_success": 0.9})
-    run.trainer._export.is_first = lambda name: False
     run.trainer._export.delete_checkpoint = deleted.append
     run.trainer._params.checkpoint_period_iters = 1000
     run.iterate(20)
@@ -199,7 +198,7 @@ def test_the_last_policy_of_an_early_end_is_evaluated_and_kept(tmp_path: Path, n
     take = trainer._reports.take
 
     def evaluate_and_take() -> None:
-        run.tell(0, trainer._evaluations.version, [1.0] * 4, success=0.0)
+        run.tell(0, trainer._reports.version, [1.0] * 4, success=0.0)
         take()
 
     trainer._reports.take = evaluate_and_take
@@ -255,7 +254,6 @@ def test_a_callback_that_raises_ends_the_run_with_the_users_line_and_all_is_save
         return str(1 / (logged.row["eval_success"] or 0))
 
     run = Run(tmp_path, num_workers=1, callbacks=[divide])
-    run.iterate(0)
     run.iterate(10)
     run.tell(0, 10, [1.0] * 4, success=0.0)
     saved: list[int] = []

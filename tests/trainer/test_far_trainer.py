@@ -18,12 +18,12 @@ from tests.support.segments_for_tests import numbered_segment
 from tests.support.waiting import until
 from tfagents_system import sac_train
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
-from tfagents_system.replay import ring_header
+from tfagents_system.replay.ring_files import parse_header
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.kept_checkpoints import DamagedCheckpointError
 from tfagents_system.trainer import trainer_checkpoints
-from tfagents_system.trainer.state import TrainerState
-from tfagents_system.trainer.trainer_checkpoints import ReplaySnapshots, TrainerCheckpoints
+from tfagents_system.trainer.iteration_plan import TrainerState
+from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 
@@ -49,15 +49,15 @@ def while_turning(server: Server, work: Any) -> None:
 
 def checkpoints_here(server: Server, folder: Path) -> TrainerCheckpoints:
     agent = build_quiet()
-    snapshots = ReplaySnapshots(server.connection, is_far=True)
-    return TrainerCheckpoints(folder, agent, TrainerState(iteration=3), agent.train_step_counter, snapshots)
+    state, train_step = TrainerState(iteration=3), agent.train_step_counter
+    return TrainerCheckpoints(folder, agent, state, train_step, server.connection, is_far=True)
 
 
 def env_steps_of(server: Server, name: str) -> int:
     """Of the ring, as a checkpoint beside it has them, once it is complete."""
     server.turn_until((server.checkpoints / name).is_dir)
     content = kept_checkpoints.read(server.checkpoints / name).replay.read_bytes()
-    return int(ring_header.parse(content, server.ring.files.fingerprint)["env_steps"])
+    return int(parse_header(content)["env_steps"])
 
 
 def test_its_agent_is_here_and_the_header_of_the_ring_is_in_a_checkpoint_of_the_same_name_there(
@@ -143,23 +143,23 @@ def test_two_are_kept_and_names_of_something_else_and_moved_directories_are_refu
 
     for train_step in (10, 20, 30):
         take(train_step)
-    names = sorted(path.name for path in run.places.checkpoints.iterdir())
+    names = sorted(path.name for path in run.checkpoints.iterdir())
     assert names == ["checkpoint_0000000020", "checkpoint_0000000030"]
     take(5)  # A trainer that has lost its run directory begins anew.
-    assert [path.name for path in run.places.checkpoints.iterdir()] == ["checkpoint_0000000005"]
+    assert [path.name for path in run.checkpoints.iterdir()] == ["checkpoint_0000000005"]
     with pytest.raises(ValueError, match="'elsewhere' is no name of a checkpoint"):
         run.snapshots.take("elsewhere", is_far=True)
-    home = run.places.checkpoints.parent
+    home = run.checkpoints.parent
     moved = home.rename(home.with_name("moved"))
     assert not run.snapshots.take("checkpoint_0000000040", is_far=True), "the server goes on"
     assert not home.exists(), "and it may be put back"
     assert "checkpoint_0000000040: [Errno 2]" in str(run.snapshots.error)
     moved.rename(home)
-    run.places.checkpoints.rename(home / "kept")
-    run.places.checkpoints.write_bytes(b"")  # Nothing can be made there, as on a disk that is read-only.
+    run.checkpoints.rename(home / "kept")
+    run.checkpoints.write_bytes(b"")  # Nothing can be made there, as on a disk that is read-only.
     assert not run.snapshots.take("checkpoint_0000000040", is_far=True)
-    run.places.checkpoints.unlink()
-    (home / "kept").rename(run.places.checkpoints)
+    run.checkpoints.unlink()
+    (home / "kept").rename(run.checkpoints)
     take(40)
     assert run.snapshots.error is None
 

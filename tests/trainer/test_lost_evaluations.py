@@ -11,9 +11,10 @@ import pytest
 from tests.support.workers_in_parts import bare_worker
 from tfagents_system.machine.claims import SlotCounts
 from tfagents_system.machine.files import write_json
+from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer import evaluations as evaluations_module
-from tfagents_system.trainer.evaluations import PolicyEvaluations
+from tfagents_system.trainer.evaluations import WorkerReports
 from tfagents_system.transport.episode_reports import Episode, Evaluations, Report
 from tfagents_system.transport.tables import EVAL_WEIGHTS, REPORTS, Progress
 from tfagents_system.worker import evaluator as evaluator_module
@@ -39,12 +40,16 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
     paths = RunPaths(tmp_path)
     paths.heartbeats.mkdir(exist_ok=True)
     params: Any = types.SimpleNamespace(
-        num_eval_episodes=3, asynchronous=True, eval_period_iters=1, eval_period_env_steps=None
+        num_eval_episodes=3, asynchronous=True, eval_period_iters=1, eval_period_env_steps=None, keep_best_episodes=0
     )
+    variables = types.SimpleNamespace(straggler_secs=STRAGGLER_SECS)
     role: Any = types.SimpleNamespace(
-        paths=paths, slots=SlotCounts(3, 3, 3), deterministic=False, is_far=False, has_left=lambda worker: False
+        **{"paths": paths, "params": params, "variables": variables, "slots": SlotCounts(3, 3, 3)},
+        **{"deterministic": False, "is_far": False, "has_left": lambda worker: False},
     )
-    evaluations = PolicyEvaluations(params, role, STRAGGLER_SECS)
+    checkpoints = MagicMock()
+    evaluations = WorkerReports(role, MagicMock(), checkpoints, TimeShares())
+    evaluations.connect(MagicMock(**{"reader.return_value.get.return_value": None}))
     evaluations.begin()
     evaluations.start(0, [], 0, 0)
     for secs in range(int(STRAGGLER_SECS) + 2):
@@ -59,7 +64,8 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
     assert evaluations.missing() == ([0, 1] if is_gone else [0, 1, 2])
     role.is_far = True
     now[0] += 1.0
-    assert evaluations.leave_out_gone(), "a trainer elsewhere hears no heartbeats: whoever is late is gone"
+    evaluations.leave_out_gone()
+    assert checkpoints.give_up.called, "a trainer elsewhere hears no heartbeats: whoever is late is gone"
 
 
 def evaluator_over(connection: Any, **params: Any) -> Evaluator:

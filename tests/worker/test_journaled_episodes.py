@@ -15,7 +15,7 @@ from tfagents_system.agents.agent import make_worker_agent
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies.worker_policy import NumpyWorkerPolicy
-from tfagents_system.replay.sample_forms import TransitionForm
+from tfagents_system.replay.sampling import TransitionForm
 from tfagents_system.role import EVAL_STREAM
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase

@@ -42,7 +42,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase
 
 if TYPE_CHECKING:
-    from tfagents_system.replay.sample_forms import SampleForm
+    from tfagents_system.replay.sampling import SampleForm
 
 _MAX_WEIGHT = 1e8  # A network with larger weights computes nothing useful.
 _HELD_OUT_SEED = 0x68656C64  # Losses without learning use numbers that no update uses.

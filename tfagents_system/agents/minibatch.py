@@ -15,7 +15,7 @@ from tf_agents.utils import common
 from tfagents_system.envs.history import with_horizon_time, without_horizon_time
 
 if TYPE_CHECKING:
-    from tfagents_system.replay.sample_forms import SampleForm
+    from tfagents_system.replay.sampling import SampleForm
 
 Measured = dict[str, tuple[tf.Tensor, tf.Tensor]]
 """By name: a value, and 1 or 0 for whether this update has measured it. Unmeasured values are 0."""

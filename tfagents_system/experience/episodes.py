@@ -85,7 +85,7 @@ class _OpenPart:
             counts = [self.end - int(segment.episode[0, 1]) - segment.history]
         else:
             # It repeats its context, and what the part has deferred. Segments of other runs may have a context that
-            # they do not repeat (replay/filling.py).
+            # they do not repeat (replay/stored_ring.py).
             context = 0 if segment.starts_episode else segment.context
             counts = [context + self.deferred, self.deferred]
         return next((count for count in counts if self._is_continued(segment, count)), None)

@@ -22,10 +22,9 @@ from tfagents_system.experience.data_sets import Tell, check_is_new, is_minari, 
 from tfagents_system.experience.episodes import episodes_of, is_terminated, segments_of, write_ring
 from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.playing.saved_run import find_path, load_run_params
-from tfagents_system.replay.filling import add_segments, finite
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_files import DESCRIPTION
-from tfagents_system.replay.stored_ring import StoredRing, differences
+from tfagents_system.replay.stored_ring import StoredRing, add_segments, differences, finite
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.segments import Segment

@@ -81,16 +81,14 @@ class Lockstep(Pacing):
         self._has_left = has_left
         self._ask_at = -math.inf
         self._waited_for = set(range(num_workers))
-        self._known = set(self._waited_for)
         # Of each iteration that is asked for, when its first worker was seen done: two are asked for in turn.
         self._first_done: dict[int, float] = {}
 
     def heard(self, worker_id: int) -> None:
         """The worker is waited for from now on, or again."""
         if worker_id not in self._waited_for:
-            logging.info("worker %d %s", worker_id, "is back" if worker_id in self._known else "has joined")
+            logging.info("worker %d has joined, or is back", worker_id)
             self._waited_for.add(worker_id)
-            self._known.add(worker_id)
 
     def settle(self, request: Request) -> Request | None:
         """After iteration i, floor(updates_per_env_step * steps of the iterations up to i) updates are to be done.
@@ -123,13 +121,14 @@ class Lockstep(Pacing):
         """Whether all that are waited for have completed it; who is too late is left out."""
         if not (self._ring.iterations_done >= iteration).any():
             return False
-        missing = self._without_those_that_left(self._missing(iteration))
+        if (missing := self._missing(iteration)) and self._clock() >= self._ask_at:
+            self._ask_at = self._clock() + _ASK_SECS
+            self._leave_out([worker_id for worker_id in missing if self._has_left(worker_id)], "have left")
+            missing = self._missing(iteration)
         if missing:
-            first_done = self._first_done.setdefault(iteration, self._clock())
-            if self._clock() - first_done < self._straggler_secs:
+            if self._clock() - self._first_done.setdefault(iteration, self._clock()) < self._straggler_secs:
                 return False
-            logging.warning("going on without workers %s, late with iteration %d", missing, iteration)
-            self._waited_for.difference_update(missing)
+            self._leave_out(missing, "are late")
         self._first_done = {i: at for i, at in self._first_done.items() if i > iteration}
         return True
 
@@ -137,15 +136,10 @@ class Lockstep(Pacing):
         done = self._ring.iterations_done
         return [worker_id for worker_id in sorted(self._waited_for) if done[worker_id] < iteration]
 
-    def _without_those_that_left(self, missing: list[int]) -> list[int]:
-        if not missing or self._clock() < self._ask_at:
-            return missing
-        self._ask_at = self._clock() + _ASK_SECS
-        left = [worker_id for worker_id in missing if self._has_left(worker_id)]
-        if left:
-            logging.info("workers %s have left", left)
-            self._waited_for.difference_update(left)
-        return [worker_id for worker_id in missing if worker_id not in left]
+    def _leave_out(self, workers: Collection[int], why: str) -> None:
+        if workers:
+            logging.warning("going on without workers %s, which %s", workers, why)
+            self._waited_for.difference_update(workers)
 
 
 class Asynchronous(Pacing):
@@ -204,15 +198,14 @@ class WorkerOrder:
     Args:
       ring: Knows which iteration each worker has completed.
       workers_of: The workers that collect in an iteration.
-      has_room: Whether so many more rows may be stored now, behind so many that are released already: not while the
-        ring would no longer go back to a checkpoint.
+      has_room: Whether so many more rows may be stored now: not while the ring would no longer go back to a checkpoint.
     """
 
     def __init__(
         self,
         ring: Ring,
         workers_of: Callable[[int], Collection[int]],
-        has_room: Callable[[int, int], bool] = lambda num_rows, rows_before: True,
+        has_room: Callable[[int], bool] = lambda num_rows: True,
     ) -> None:
         self._ring = ring
         self._workers_of = workers_of
@@ -235,12 +228,8 @@ class WorkerOrder:
         self._held[segment.worker_id] = held
         return self.release()
 
-    def release(self, rows_before: int = 0) -> list[Segment]:
-        """Those that are to be stored now; to be asked again, for room may have come.
-
-        Args:
-          rows_before: Released and not stored yet.
-        """
+    def release(self) -> list[Segment]:
+        """Those of the next iteration, if it is to be stored now; to be asked again, for room may have come."""
         iteration = min((segment.iteration for held in self._held.values() for segment in held), default=0)
         if not all(self._has_completed(worker_id, iteration) for worker_id in self._workers_of(iteration)):
             return []
@@ -250,12 +239,11 @@ class WorkerOrder:
             for segment in self._held[worker_id]
             if segment.iteration == iteration
         ]
-        num_rows = sum(segment.num_rows for segment in ready)
-        if not ready or not self._has_room(num_rows, rows_before):
+        if not ready or not self._has_room(sum(segment.num_rows for segment in ready)):
             return []
         for worker_id, held in self._held.items():
             self._held[worker_id] = [segment for segment in held if segment.iteration != iteration]
-        return ready + self.release(rows_before + num_rows)
+        return ready
 
     def _has_completed(self, worker_id: int, iteration: int) -> bool:
         if self._ring.worker(worker_id).iteration_done >= iteration:

@@ -7,15 +7,12 @@ an int64: up to which row it is known, since rows that came later have not been 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from tfagents_system.errors import UserError
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_files import row_ranges
 from tfagents_system.run_files.kept_checkpoints import PRIORITIES
@@ -40,62 +37,60 @@ class Priorities:
 
     def __init__(self, ring: Ring, exponent: float) -> None:
         self._ring = ring
-        self._known_rows, self._column = _map(ring)
+        with ring.files.usable():
+            self._known_rows, self._column = _map(ring)
         self._known_rows[0] = min(int(self._known_rows[0]), ring.total_rows)
-        self._exponent = exponent
-        self._plant()
+        self._oldest, end = ring.held
+        is_start = np.zeros(len(self._column), bool)
+        for part in row_ranges(self._oldest, end, ring.num_rows):
+            is_start[part] = ring.is_training_start(part)
+        self._tree = SumTree(self._column, is_start, exponent)
 
-    def draw(self, rng: np.random.Generator, count: int, first: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draws rows with replacement at which samples start, P(i) proportional to p_i^alpha.
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draws rows with replacement at which samples start, P(i) proportional to p_i^alpha; there is one.
 
         Args:
           rng: Decides what is drawn.
           count: n.
-          first: Rows that are never drawn, counted from the oldest.
 
         Returns:
-          Places `[n]`, and N P(i) `[n]` float64 of each. Empty where there is nothing to draw.
+          Places `[n]`, and N P(i) `[n]` float64 of each.
         """
-        self._take_over()
-        ring = self._ring
-        oldest, end = ring.total_rows - ring.filled_rows + first, ring.total_rows
+        self._follow()
         # Independent numbers in ascending order, which the tree finds fast, and then an order for what is found.
         steps = np.cumsum(rng.standard_exponential(count + 1))
-        places, likelihood = self._tree.draw(steps[:-1] / steps[-1], row_ranges(oldest, end, ring.num_rows))
-        order = rng.permutation(len(places))
+        places, likelihood = self._tree.draw(steps[:-1] / steps[-1])
+        order = rng.permutation(count)
         return places[order], likelihood[order]
 
     def numbers(self, places: np.ndarray) -> np.ndarray:
         """The rows at these places, int64, counted from the beginning of the run."""
-        ring = self._ring
-        return ring.total_rows - ring.filled_rows + (places - ring.oldest_row) % ring.num_rows
+        oldest, _ = self._ring.held
+        return oldest + (places - self._ring.oldest_row) % self._ring.num_rows
 
     def measure(self, rows: np.ndarray, td_errors: np.ndarray) -> None:
         """Sets p = |TD error| + epsilon of rows `[n]`, by their numbers; what the ring has given up is passed over."""
-        self._take_over()
-        ring = self._ring
-        is_held = (rows >= ring.total_rows - ring.filled_rows) & (rows < ring.total_rows)
-        self._tree.measure(rows[is_held] % ring.num_rows, td_errors[is_held] + EPSILON)
+        self._follow()
+        oldest, end = self._ring.held
+        is_held = (rows >= oldest) & (rows < end)
+        self._tree.measure(rows[is_held] % self._ring.num_rows, td_errors[is_held] + EPSILON)
 
     def snapshot(self) -> bytes:
         """Its file, as of this moment."""
-        self._take_over()
+        self._follow()
         return _head(int(self._known_rows[0])) + self._column.tobytes()
 
-    def _plant(self) -> None:
-        """Makes the tree of its column."""
-        ring, is_start = self._ring, np.zeros(len(self._column), bool)
-        is_start[: ring.num_rows] = ring.is_training_start(slice(0, ring.num_rows))
-        self._tree = SumTree(self._column, is_start, self._exponent)
-
-    def _take_over(self) -> None:
-        """Rows that came since the last time are new."""
+    def _follow(self) -> None:
+        """Rows that were given up since the last time are not drawn any more; those that came are new."""
         ring, known = self._ring, int(self._known_rows[0])
         if known == ring.total_rows:
             return
-        for part in row_ranges(max(known, ring.total_rows - ring.num_rows), ring.total_rows, ring.num_rows):
+        oldest, end = ring.held
+        for part in row_ranges(max(self._oldest, oldest - ring.num_rows), oldest, ring.num_rows):
+            self._tree.renew(part, False)
+        for part in row_ranges(max(known, oldest), end, ring.num_rows):
             self._tree.renew(part, ring.is_training_start(part))
-        self._known_rows[0] = ring.total_rows  # Last: a process that dies before this does it again.
+        self._oldest, self._known_rows[0] = oldest, end  # Last: a process that dies before this does it again.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,29 +113,19 @@ def discard(folder: Path) -> None:
 
 def _map(ring: Ring) -> tuple[np.ndarray, np.ndarray]:
     """The head and the column of the ring's file; it is made where there is none of this size."""
-    path, length = ring.folder / PRIORITIES, _length(ring)
+    path, length = ring.folder / PRIORITIES, -(-ring.num_rows // GROUP) * GROUP
     size = _HEAD_BYTES + 4 * length
-    try:
-        if not path.exists() or path.stat().st_size != size:
-            path.unlink(missing_ok=True)
-            with path.open("wb") as file:
-                file.write(_head(ring.total_rows))
-                os.posix_fallocate(file.fileno(), 0, size)
-        head = np.memmap(path, np.int64, "r+", shape=(1,))
-        return np.asarray(head), np.asarray(np.memmap(path, np.float32, "r+", _HEAD_BYTES, (length,)))
-    except OSError as error:
-        raise UserError(
-            f"the priorities of the replay ring need {size:,} bytes that can be written in {ring.folder} "
-            f"({error.strerror}): free space, or set priority_exponent to None"
-        ) from None
+    if not path.exists() or path.stat().st_size != size:
+        path.unlink(missing_ok=True)
+        with path.open("wb") as file:
+            file.write(_head(ring.total_rows))
+            os.posix_fallocate(file.fileno(), 0, size)
+    head = np.memmap(path, np.int64, "r+", shape=(1,))
+    return np.asarray(head), np.asarray(np.memmap(path, np.float32, "r+", _HEAD_BYTES, (length,)))
 
 
 def _head(known_rows: int) -> bytes:
     return np.array([known_rows], np.int64).tobytes().ljust(_HEAD_BYTES, b"\0")
-
-
-def _length(ring: Ring) -> int:
-    return -(-ring.num_rows // GROUP) * GROUP
 
 
 class SumTree:
@@ -172,37 +157,31 @@ class SumTree:
         self._weights.reshape(-1)[places] = self._power(priorities)
         self._add_up(places // GROUP)
 
-    def renew(self, part: slice, is_drawn: np.ndarray) -> None:
+    def renew(self, part: slice, is_drawn: np.ndarray | bool) -> None:
         """Puts new leaves into these places."""
         self._priorities.reshape(-1)[part] = 0
         self._weights.reshape(-1)[part] = np.where(is_drawn, _NEW, np.float32(0))
         self._add_up(np.arange(part.start // GROUP, -(-part.stop // GROUP)))
 
-    def draw(self, u: np.ndarray, parts: Sequence[slice]) -> tuple[np.ndarray, np.ndarray]:
-        """Draws leaves from one or two parts that do not overlap.
+    def draw(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draws leaves, of which there is at least one to be drawn.
 
         Args:
           u: `[n]` in [0, 1), a leaf is found for each; several times faster in ascending order.
-          parts: Of the leaves, none of them empty.
 
         Returns:
-          Places `[n]`, and N P(i) of each, `[n]` float64: how many times as likely it is as if all N were alike. Empty
-          where there is no leaf to be drawn.
+          Places `[n]`, and N P(i) of each, `[n]` float64: how many times as likely it is as if all N were alike.
         """
-        with self._only(parts) as inner:
-            _, count, num_new, priority = np.sum([self._nodes[:, part].sum(axis=1) for part in inner], axis=0)
-            num_measured = count - num_new
-            twice_the_mean = np.array(2 * priority / num_measured if num_measured else 1, np.float32)
-            new_weight = float(self._power(twice_the_mean))
-            weight = np.concatenate([self._nodes[0, part] + new_weight * self._nodes[2, part] for part in inner])
-            ends = np.cumsum(weight)
-            if not count:
-                return np.zeros(0, np.int64), np.zeros(0)
-            wanted = np.minimum(u * ends[-1], np.nextafter(ends[-1], 0))
-            index = np.searchsorted(ends, wanted, side="right")
-            within = 1 - (ends[index] - wanted) / weight[index]
-            nodes = np.concatenate([np.arange(part.start, part.stop) for part in inner])[index]
-            leaves, weights = self._search(nodes, within, new_weight)
+        _, count, num_new, priority = self._nodes.sum(axis=1)
+        num_measured = count - num_new
+        twice_the_mean = np.array(2 * priority / num_measured if num_measured else 1, np.float32)
+        new_weight = float(self._power(twice_the_mean))
+        weight = self._nodes[0] + new_weight * self._nodes[2]
+        ends = np.cumsum(weight)
+        wanted = np.minimum(u * ends[-1], np.nextafter(ends[-1], 0))
+        nodes = np.searchsorted(ends, wanted, side="right")
+        within = 1 - (ends[nodes] - wanted) / weight[nodes]
+        leaves, weights = self._search(nodes, within, new_weight)
         return nodes * GROUP + leaves, weights * (count / ends[-1])
 
     def _search(self, nodes: np.ndarray, within: np.ndarray, new_weight: float) -> tuple[np.ndarray, np.ndarray]:
@@ -213,24 +192,6 @@ class SumTree:
         wanted = np.clip(within.astype(np.float32) * ends[:, -1], 0, np.nextafter(ends[:, -1], np.float32(0)))
         leaves = np.argmax(ends > wanted[:, None], axis=1)
         return leaves, weights[np.arange(len(nodes)), leaves].astype(np.float64)
-
-    @contextlib.contextmanager
-    def _only(self, parts: Sequence[slice]) -> Iterator[list[slice]]:
-        """The inner nodes of these parts; leaves beside them, under the same nodes, have no weight meanwhile."""
-        edges = np.unique([edge // GROUP for part in parts for edge in (part.start, part.stop - 1)])
-        places = edges[:, None] * GROUP + np.arange(GROUP)
-        is_inside = np.any([(part.start <= places) & (places < part.stop) for part in parts], axis=0)
-        weights, nodes = self._weights[edges], self._nodes[:, edges]
-        self._weights[edges] = np.where(is_inside, weights, np.float32(0))
-        self._nodes[:, edges] = _sums(self._weights[edges], np.where(is_inside, self._priorities[edges], np.float32(0)))
-        inner, end = list[slice](), 0
-        for part in sorted(parts, key=lambda part: part.start):
-            inner.append(slice(max(end, part.start // GROUP), -(-part.stop // GROUP)))
-            end = inner[-1].stop
-        try:
-            yield inner
-        finally:
-            self._weights[edges], self._nodes[:, edges] = weights, nodes
 
     def _add_up(self, nodes: np.ndarray) -> None:
         """Computes these inner nodes from their leaves."""

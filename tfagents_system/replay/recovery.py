@@ -1,8 +1,9 @@
-"""With which experience a replay server begins: what its killed predecessor had, or what a checkpoint says.
+"""The replay server's part of a checkpoint, and with which experience a server begins.
 
-After a process was killed the ring is as it was, to the last segment: the kernel keeps the pages. After anything else
-(a power cut, a copied run directory, another node, scratch that was cleared) nobody knows which pages reached the
-disk, and the ring goes back to the newest complete checkpoint, whose rows were on disk before it was complete.
+The part is the ring's header; all that it covers is on disk before it is written. After a process was killed the ring
+is as it was, to the last segment: the kernel keeps the pages. After anything else (a power cut, a copied run directory,
+another node, scratch that was cleared) nobody knows which pages reached the disk, and the ring goes back to the newest
+complete checkpoint.
 
 A ring on a node's own scratch (SAC_REPLAY_DIR) has a copy in the run directory, brought up to date with each
 checkpoint: the same files, with the same rows in the same places, and the newest snapshot as header. Opened without
@@ -12,9 +13,10 @@ scratch, the copy is the ring of the run.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
+import queue
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -22,53 +24,27 @@ from typing import Any
 from absl import logging
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine.files import make_private, read_json, write_json
-from tfagents_system.replay.priorities import discard
+from tfagents_system.machine.files import make_private, read_json, sync, write_json
+from tfagents_system.replay.priorities import Priorities, discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
-from tfagents_system.replay.ring_files import DESCRIPTION, RingFiles, row_ranges
-from tfagents_system.replay.ring_header import DamagedHeaderError
+from tfagents_system.replay.ring_files import (
+    DESCRIPTION,
+    DamagedHeaderError,
+    RingFiles,
+    empty_header,
+    parse_header,
+    row_ranges,
+)
 from tfagents_system.report.long_work import LongWork
-from tfagents_system.run_files.kept_checkpoints import PRIORITIES, Checkpoint, newest_complete, why_lost
+from tfagents_system.run_files import kept_checkpoints
+from tfagents_system.run_files.kept_checkpoints import PRIORITIES, REPLAY, Checkpoint, newest_complete, why_lost
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.segments import Layout
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ORIGIN = "origin.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class RingFolders:
-    """Where the experience of a run is.
-
-    Attributes:
-      ring: Folder of the ring, perhaps on node-local scratch.
-      home: The run directory's `replay/`: the same folder, or that of the ring's copy.
-      checkpoints: The run directory's checkpoints.
-      earlier: Those of the run from which the ring was moved here: until this run has a checkpoint, these count.
-    """
-
-    ring: Path
-    home: Path
-    checkpoints: Path
-    earlier: Path | None = None
-
-    def newest_checkpoint(self) -> Checkpoint | None:
-        """What a ring is gone back to.
-
-        Raises:
-          UserError: The run has lost its checkpoints: its ring must not be emptied in their place.
-          OSError: One can't be read now.
-        """
-        if (newest := newest_complete(self.checkpoints)) is not None:
-            return newest
-        if reason := why_lost(self.checkpoints, RunPaths(self.checkpoints.parent).saved):
-            raise UserError(reason)
-        return None if self.earlier is None else newest_complete(self.earlier)
-
-    @property
-    def is_copied(self) -> bool:
-        """Whether the ring is elsewhere and the run directory has a copy of it."""
-        return self.ring.resolve() != self.home.resolve()
+_LOOK_SECS, _LOOK_WHILE_FULL_SECS = 2.0, 0.2
+_WANTED_SHARE = 0.4  # Of the slack: the older of two kept checkpoints is then 0.8 of it behind, at most.
 
 
 class RingCopy:
@@ -85,7 +61,7 @@ class RingCopy:
     def __init__(self, ring: Ring, folder: Path) -> None:
         self._ring = ring
         self._files = RingFiles.prepare(folder, ring.layout, ring.capacity_rows, ring.files.slack_rows)
-        self._files.mend_header()
+        _mend_header(self._files)
 
     def restore(self, snapshot: bytes | None) -> bytes:
         """Writes the rows that a snapshot covers into the ring, at their places; it is to be rolled back to it then.
@@ -97,12 +73,12 @@ class RingCopy:
           The snapshot.
 
         Raises:
-          DamagedHeaderError: It is damaged, or of another ring.
+          DamagedHeaderError: It is damaged.
         """
         if snapshot is None:
             newest = self._files.newest_header()
             snapshot = b"" if newest is None else newest.tobytes()
-        first, last = self._covered(snapshot)
+        first, last = _covered(snapshot)
         with self._ring.lock:
             for column, rows in zip(self._files.columns, self._ring.columns, strict=True):
                 copied = self._files.map(column)
@@ -113,7 +89,7 @@ class RingCopy:
 
     def begin_after(self, snapshot: bytes) -> None:
         """Says that the copy has what this snapshot covers: it was written to a checkpoint, after the rows."""
-        _, self._ring.copied_rows = self._covered(snapshot)
+        _, self._ring.copied_rows = _covered(snapshot)
 
     def update(self, snapshot: bytes) -> int:
         """Makes durable what a snapshot covers: writes the rows that are new since the last time, and flushes them.
@@ -126,7 +102,7 @@ class RingCopy:
         Raises:
           OSError: They can't be written.
         """
-        oldest, last = self._covered(snapshot)
+        oldest, last = _covered(snapshot)
         first = max(oldest, min(self._ring.copied_rows, last))
         written = 0
         for column, rows in zip(self._files.columns, self._ring.columns, strict=True):
@@ -136,18 +112,30 @@ class RingCopy:
                     written += file.write(rows[part].data)
                 file.flush()
                 os.fdatasync(file.fileno())
-        self._files.write_header(self._files.parse_header(snapshot))
+        self._files.write_header(parse_header(snapshot))
         self._ring.copied_rows = last
         return written
 
-    def _covered(self, snapshot: bytes) -> tuple[int, int]:
-        """Numbers of the first row of a snapshot, and of the one after its last."""
-        header = self._files.parse_header(snapshot)
-        return int(header["total_rows"] - header["filled_rows"]), int(header["total_rows"])
+
+def _covered(snapshot: bytes) -> tuple[int, int]:
+    """Numbers of the first row of a snapshot, and of the one after its last."""
+    header = parse_header(snapshot)
+    return int(header["total_rows"] - header["filled_rows"]), int(header["total_rows"])
+
+
+def _mend_header(files: RingFiles) -> None:
+    """Makes an empty header if there is no whole one."""
+    with files.usable():
+        if files.newest_header() is None:
+            files.write_header(empty_header())
+
+
+# Opening.
 
 
 def open_ring(
-    folders: RingFolders,
+    folder: Path,
+    paths: RunPaths,
     layout: Layout,
     capacity_rows: int,
     slack_rows: int | None,
@@ -158,7 +146,8 @@ def open_ring(
     """Opens a run's ring, with its copy where it has one.
 
     Args:
-      folders: Where it is.
+      folder: Of the ring: `replay/` of the run directory, or elsewhere, perhaps on node-local scratch.
+      paths: The run directory, which has the ring's copy if the ring is elsewhere.
       layout, capacity_rows, slack_rows: As of `RingFiles.prepare`.
       from_checkpoint: Go back to the newest checkpoint also where the ring is as a killed process left it.
       work: Is told what takes long.
@@ -168,29 +157,31 @@ def open_ring(
         something in the ring's place that is not ours alone.
     """
     began = time.monotonic()
-    if folders.is_copied:
-        make_private(folders.ring)
-    is_as_it_was = _is_as_it_was(folders)
-    home = RingFiles.find(folders.home)  # A ring on other scratch is made as its copy was.
-    files = RingFiles.prepare(folders.ring, layout, capacity_rows, slack_rows if home is None else home.slack_rows)
-    has_copy = folders.is_copied and home is not None
-    recovers = from_checkpoint or files.newest_header() is None or not is_as_it_was
+    origin = paths.replay / _ORIGIN
+    is_copied = folder.resolve() != paths.replay.resolve()
+    if is_copied:
+        make_private(folder)
+    is_as_it_was = _is_as_it_was(folder, origin)
+    has_copy = is_copied and (paths.replay / DESCRIPTION).exists()
+    files = RingFiles.prepare(folder, layout, capacity_rows, slack_rows)
+    with files.usable():
+        recovers = from_checkpoint or not is_as_it_was or files.newest_header() is None
     if recovers:
         with contextlib.suppress(OSError):  # A file that can't be written is reported when it is written.
-            (folders.home / _ORIGIN).unlink()  # Killed before it is done, it recovers again.
-        files.mend_header()
-        if has_copy:
-            files.reset_header()  # The copy is gone back to, not what is still on scratch.
+            origin.unlink()  # Killed before it is done, it recovers again.
+        _mend_header(files)
     ring = Ring(files)
-    copy = RingCopy(ring, folders.home) if folders.is_copied else None
+    copy = RingCopy(ring, paths.replay) if is_copied else None
     if recovers:
+        if has_copy:
+            ring.clear()  # The copy is gone back to, not what is still on scratch.
         if work is not None:
             work.doing = "what a checkpoint has"
-        _recover(ring, copy if has_copy else None, folders.newest_checkpoint())
-    elif copy is not None and has_copy and (snapshot := _snapshot_of(folders.newest_checkpoint())) is not None:
+        _recover(ring, copy if has_copy else None, _newest_checkpoint(paths))
+    elif copy is not None and (snapshot := _snapshot_of(_newest_checkpoint(paths))) is not None:
         with contextlib.suppress(DamagedHeaderError):  # Else the next checkpoint copies the whole ring.
             copy.begin_after(snapshot)
-    _write_origin(folders)
+    _write_origin(folder, origin)
     logging.info(
         "ring: %d of %d rows filled, %d env steps so far, opened in %.1f s",
         *(ring.filled_rows, ring.capacity_rows, ring.env_steps, time.monotonic() - began),
@@ -219,7 +210,9 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -
         else:
             ring.rollback(snapshot)
             logging.info("the ring goes back to %s: %d env steps", checkpoint.name, ring.env_steps)
-            _restore_priorities(ring, checkpoint)
+            if checkpoint.priorities.exists():
+                with ring.files.usable():
+                    shutil.copyfile(checkpoint.priorities, ring.folder / PRIORITIES)
     except (OverwrittenError, DamagedHeaderError) as error:
         logging.error(
             "the ring can't go back to %s (%s): going on with all that is whole in it", checkpoint.name, error
@@ -233,34 +226,31 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -
         ring.clear()
 
 
-def _restore_priorities(ring: Ring, checkpoint: Checkpoint) -> None:
-    """Copies those of the checkpoint, if it has some, for a ring that has its rows.
-
-    Raises:
-      UserError: There is no space for them, or the folder can't be written.
-    """
-    if not checkpoint.priorities.exists():
-        return
-    try:
-        shutil.copyfile(checkpoint.priorities, ring.folder / PRIORITIES)
-    except OSError as error:
-        discard(ring.folder)
-        num_bytes = checkpoint.priorities.stat().st_size
-        raise UserError(
-            f"the priorities of {checkpoint.name} need {num_bytes:,} bytes that can be written in {ring.folder} "
-            f"({error.strerror}): free space, or set SAC_REPLAY_DIR to another disk"
-        ) from None
-
-
 def _snapshot_of(checkpoint: Checkpoint | None) -> bytes | None:
     return checkpoint.replay.read_bytes() if checkpoint is not None and checkpoint.has_replay else None
 
 
-def _is_as_it_was(folders: RingFolders) -> bool:
-    """Whether the ring is as the last process left it, killed or not: on this machine, which was not off since."""
-    # In the run directory, also for a ring elsewhere: one that was left behind there is not taken for the run's ring.
-    origin = read_json(folders.home / _ORIGIN)
-    return origin is not None and origin == _origin_of(folders.ring)
+def _newest_checkpoint(paths: RunPaths) -> Checkpoint | None:
+    """What a ring is gone back to.
+
+    Raises:
+      UserError: The run has lost its checkpoints: its ring must not be emptied in their place.
+      OSError: One can't be read now.
+    """
+    newest = newest_complete(paths.trainer_checkpoints)
+    if newest is None and (reason := why_lost(paths.trainer_checkpoints, paths.saved)):
+        raise UserError(reason)
+    return newest
+
+
+def _is_as_it_was(folder: Path, origin: Path) -> bool:
+    """Whether the ring is as the last process left it, killed or not: on this machine, which was not off since.
+
+    The origin is in the run directory, also for a ring elsewhere: one that was left behind there is not taken for the
+    run's ring.
+    """
+    known = read_json(origin)
+    return known is not None and known == _origin_of(folder)
 
 
 def _origin_of(folder: Path) -> dict[str, Any] | None:
@@ -279,10 +269,182 @@ def _origin_of(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _write_origin(folders: RingFolders) -> None:
+def _write_origin(folder: Path, origin: Path) -> None:
     try:
-        write_json(folders.home / _ORIGIN, _origin_of(folders.ring))
+        write_json(origin, _origin_of(folder))
     except OSError as error:
-        raise UserError(
-            f"{folders.home / _ORIGIN} can't be written ({error.strerror}): free space, or make it writable"
-        ) from None
+        raise UserError(f"{origin} can't be written ({error.strerror}): free space, or make it writable") from None
+
+
+# Saving.
+
+
+class SnapshotWriter:
+    """Snapshots the ring in the caller's thread, between two appends, and writes it in one of its own.
+
+    Args:
+      ring: The ring.
+      copy: Its copy in the run directory, if the ring is elsewhere.
+      checkpoints: The run directory's checkpoints.
+      priorities: Of the ring's rows, which change: checkpoints have a copy.
+
+    Attributes:
+      written: Snapshots that are in their checkpoint.
+      error: Why the last one could not be written, None if it was.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        copy: RingCopy | None,
+        checkpoints: Path,
+        priorities: Priorities | None = None,
+    ) -> None:
+        self._ring = ring
+        self._copy = copy
+        self._checkpoints = checkpoints
+        self._priorities = priorities
+        self._requests: queue.Queue[tuple[str, bytes, bytes | None, bool] | None] = queue.Queue()
+        self._under_way: dict[str, int] = {}  # name -> total rows
+        self._kept: dict[Path, int] = {}  # replay.bin -> total rows
+        self._look_at = 0.0
+        self.written = 0
+        self.error: str | None = None
+        with contextlib.suppress(OSError):
+            self._temporary.unlink(missing_ok=True)  # Left by a killed process.
+        self._thread = threading.Thread(target=self._write_all, name="snapshots", daemon=True)
+        self._thread.start()
+
+    def take(self, name: str, *, is_far: bool = False) -> bool:
+        """Snapshots the ring now for the checkpoint with this name.
+
+        Args:
+          name: Of the checkpoint.
+          is_far: The trainer writes its checkpoint elsewhere: one without an agent is made here.
+
+        Returns:
+          Whether it did: not if it is under way or done already, or if the checkpoint is not being written.
+
+        Raises:
+          ValueError: A checkpoint that would be made here can't have this name.
+        """
+        partial = self._partial(name)
+        if name in self._under_way or (is_far and not self._begin(name)):
+            return False
+        if not partial.is_dir() or (partial / REPLAY).exists():
+            return False
+        with self._ring.lock:
+            self._under_way[name] = self._ring.total_rows
+            priorities = self._priorities.snapshot() if self._priorities else None
+            self._requests.put((name, self._ring.snapshot(), priorities, is_far))
+        return True
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a checkpoint is wanted early: with many more rows the kept ones could no longer be gone back to."""
+        self._look_if_due()
+        total_rows = self._ring.total_rows
+        # Larger ones are from a time that the ring has gone back from.
+        kept = [rows for rows in (*self._kept.values(), *self._under_way.copy().values()) if rows <= total_rows]
+        return total_rows - max(kept, default=0) > _WANTED_SHARE * self._ring.files.slack_rows
+
+    def has_room(self, num_rows: int) -> bool:
+        """Whether so many more rows leave a way back to a checkpoint.
+
+        That is the newest complete one: what it needs must not be overwritten. True as well where there is none, and
+        where no checkpoint could leave so much room.
+        """
+        self._look_if_due()
+        total_rows, slack_rows = self._ring.total_rows, self._ring.files.slack_rows
+        complete = [
+            rows for path, rows in self._kept.items() if path.parent.suffix != ".partial" and rows <= total_rows
+        ]
+        if not complete or num_rows > slack_rows or total_rows + num_rows - max(complete) <= slack_rows:
+            return True
+        self._look_at = min(self._look_at, time.monotonic() + _LOOK_WHILE_FULL_SECS)
+        return False
+
+    def close(self, secs: float) -> None:
+        """Finishes what is under way."""
+        self._requests.put(None)
+        self._thread.join(secs)
+
+    @property
+    def _temporary(self) -> Path:
+        # Not in the checkpoint's folder: everything there is listed in its manifest.
+        return self._checkpoints / f".{REPLAY}.tmp"
+
+    def _partial(self, name: str) -> Path:
+        return self._checkpoints / f"{name}.partial"
+
+    def _begin(self, name: str) -> bool:
+        """Makes the folder of a checkpoint whose agent is elsewhere; whether it could."""
+        kept_checkpoints.train_step_of(name)
+        partial = self._partial(name)
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            self._checkpoints.mkdir(exist_ok=True)
+            partial.mkdir()
+        except OSError as error:  # Also of a run directory that was moved away: it may be put back.
+            self._tell(name, error)
+            return False
+        return True
+
+    def _write_all(self) -> None:
+        while (request := self._requests.get()) is not None:
+            name, snapshot, priorities, is_far = request
+            began = time.monotonic()
+            try:
+                num_bytes = 0
+                if self._copy is None:
+                    self._ring.make_durable()
+                else:
+                    num_bytes = self._copy.update(snapshot)
+                self._ring.check_covered(snapshot)  # Nothing of it may have been overwritten meanwhile.
+                if priorities is not None:
+                    self._write(name, PRIORITIES, priorities)
+                self._write(name, REPLAY, snapshot)  # Last: the trainer waits for it.
+                if is_far:
+                    self._complete(name)
+            except (OSError, OverwrittenError) as error:
+                self._tell(name, error)
+            else:
+                self.error = None
+                self.written += 1
+                secs = time.monotonic() - began
+                logging.info("%s: experience saved in %.2f s, %d bytes of it copied", name, secs, num_bytes)
+            finally:
+                self._look_at = 0.0
+                del self._under_way[name]
+
+    def _tell(self, name: str, error: Exception) -> None:
+        self.error = f"{name}: {error}"
+        logging.error("the replay server's part of %s can't be written: %s", name, error)
+
+    def _write(self, name: str, file: str, data: bytes) -> None:
+        """Whole or not at all."""
+        partial = self._partial(name)
+        self._temporary.write_bytes(data)
+        sync(self._temporary)
+        os.replace(self._temporary, partial / file)
+        sync(partial)
+
+    def _complete(self, name: str) -> None:
+        """Completes a checkpoint whose agent is elsewhere."""
+        partial, folder = self._partial(name), self._checkpoints / name
+        shutil.rmtree(folder, ignore_errors=True)  # Of a trainer that has lost its own.
+        kept_checkpoints.finish(partial, kept_checkpoints.train_step_of(name), 0, {}, has_agent=False)
+        kept_checkpoints.delete_later(folder)
+        kept_checkpoints.prune(self._checkpoints, written=folder)
+
+    def _look_if_due(self) -> None:
+        """Which checkpoints there are, complete or nearly so, and how much experience they have."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LOOK_SECS
+        kept = {}
+        with contextlib.suppress(OSError):
+            for path in self._checkpoints.glob(f"checkpoint_*/{REPLAY}"):
+                with contextlib.suppress(OSError, DamagedHeaderError):
+                    kept[path] = self._kept[path] if path in self._kept else _covered(path.read_bytes())[1]
+        self._kept = kept

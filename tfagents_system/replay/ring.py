@@ -8,10 +8,13 @@ several segments, a transition may be in two of them; samples start at it in one
 are stacked, a segment from within an episode begins with rows of its history: observations before its first
 transition, which have a `steps_left` of -1 and are never drawn themselves.
 
-The files have more rows than the ring holds (`slack_rows`). Old rows stay in their place until that many newer
-rows have come. So a header that was kept (`Ring.snapshot`) still says which rows were held then, and writing it back
-(`Ring.rollback`) returns to that moment. A checksum in each segment's last row shows whether the segment is what was
-stored (`Ring.verify`).
+    rows          ... 7 8 9 | 10 11 12 13 | 14 15 16 17 18 | 19 ...
+    steps_left    ... 2 1 0 |  3  2  1  0 | -1  3  2  1  0 |        (rows 14 to 18: one row of history)
+
+The ring gives up whole segments, the oldest first. The files have more rows than it holds (`slack_rows`): what was
+given up stays in its place until that many newer rows have come. So a header that was kept (`Ring.snapshot`) still says
+which rows were held then, and writing it back (`Ring.rollback`) returns to that moment. A checksum in each segment's
+last row shows whether the segment is what was stored (`Ring.verify`).
 """
 
 from __future__ import annotations
@@ -20,15 +23,27 @@ import threading
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tfagents_system.replay import ring_header
-from tfagents_system.replay.episode_index import EpisodeIndex
-from tfagents_system.replay.ring_files import RingFiles, row_ranges
-from tfagents_system.replay.ring_header import INIT_ITERATION, MAX_WORKERS
+from tfagents_system.errors import UserError
+from tfagents_system.replay.ring_files import (
+    COUNTED_ITERATIONS,
+    INIT_ITERATION,
+    MAX_WORKERS,
+    WORKER,
+    RingFiles,
+    empty_header,
+    header_bytes,
+    parse_header,
+    row_ranges,
+    seal,
+)
 from tfagents_system.transport.segments import NEVER, Layout, Segment, WorkerRecord, bundled
+
+if TYPE_CHECKING:
+    from tfagents_system.replay.hindsight import EpisodeIndex
 
 __all__ = ["INIT_ITERATION", "MAX_WORKERS", "NEVER", "OverwrittenError", "Ring", "WorkerRecord"]
 
@@ -135,13 +150,10 @@ class RingRows:
                     crc = zlib.crc32(column[part].data, crc)
         return crc
 
-    def is_start(self, places: np.ndarray | slice) -> np.ndarray:
-        """Where samples start."""
-        return (self.steps_left[places] > 0) & ~is_repeated(self.step_type[places])
-
     def is_training_start(self, places: slice) -> np.ndarray:
         """Where samples start that are trained on."""
-        return self.is_start(places) & ~is_held_out(self.step_type[places])
+        step_type = self.step_type[places]
+        return (self.steps_left[places] > 0) & ~is_repeated(step_type) & ~is_held_out(step_type)
 
     def counts(self, first_row: int, last_row: int) -> tuple[int, int, int]:
         """Of the transitions in the rows numbered `first_row` up to `last_row` (not included).
@@ -170,9 +182,12 @@ class _Counter:
 
 
 class Ring(RingRows):
-    """Experience of a run, the newest `capacity_rows` rows of it.
+    """Experience of a run: the newest segments that fit `capacity_rows` rows.
 
     Safe to use from several threads. Open with `Ring.open`.
+
+    Args:
+      files: They are prepared.
 
     Attributes:
       max_segment_rows: Rows of a segment, at most.
@@ -180,9 +195,12 @@ class Ring(RingRows):
       ring_steps: Transitions that it holds now and that samples start at, held out ones included.
       held_out_steps: Those of them that are never trained on.
       repeated_steps: Transitions that it holds now and that samples start at in another segment alone.
-      episodes: Which rows are of one episode.
+      episodes: Which rows are of one episode; made by who asks for it first (replay/hindsight.py).
       copied_rows: Rows with smaller numbers are in its `RingCopy`, if the ring still holds them.
       counts_init_steps: The first random experience is counted in steps, not in episodes; the same in all of a run.
+
+    Raises:
+      UserError: A file can't be opened for writing, or both slots of the header are damaged.
     """
 
     counts_init_steps = False
@@ -194,11 +212,15 @@ class Ring(RingRows):
     run = _Counter("run")  # For which run it counts: 1, or the mark of `begin_run`.
 
     def __init__(self, files: RingFiles) -> None:
-        super().__init__(files)
+        with files.usable():
+            super().__init__(files)
+            header, self._slots = files.newest_header(), files.map_header_slots()
+        if header is None:
+            raise UserError(f"{files.header} is damaged: restore it, or start a new run (SAC_EXP_NAME)")
+        self._header = header
         self.max_segment_rows = min(files.capacity_rows, files.slack_rows)
         self.lock = threading.RLock()
         self.copied_rows = 0
-        self._slots, self._header = files.open_header()
         self._recount()
 
     @classmethod
@@ -210,14 +232,6 @@ class Ring(RingRows):
     def training_steps(self) -> int:
         """Transitions that the ring holds now and that are trained on."""
         return self.ring_steps - self.held_out_steps
-
-    def steps_up_to(self, iteration: int) -> int:
-        """Steps stored of the iterations up to and including this one, without the first random episodes.
-
-        Of iterations long ago it may be more, see `ring_header.steps_up_to`.
-        """
-        with self.lock:
-            return ring_header.steps_up_to(self._header, iteration)
 
     @property
     def held(self) -> tuple[int, int]:
@@ -234,15 +248,19 @@ class Ring(RingRows):
         """Places of all rows that are held, oldest first."""
         return (self.oldest_row + np.arange(self.filled_rows)) % self.num_rows
 
+    # Of workers and iterations.
+
     def worker(self, worker_id: int) -> WorkerRecord:
         """What is stored of one worker."""
         with self.lock:
             return WorkerRecord(*self._header["workers"][worker_id].item())
 
     def worker_rows(self) -> np.ndarray:
-        """See `ring_header.worker_rows`."""
+        """`[n, 5]` int64: number and record of each worker that has stored anything, in the order of their numbers."""
         with self.lock:
-            return ring_header.worker_rows(self._header)
+            records = self._header["workers"][: int(self._header["num_workers"])]
+            used = np.flatnonzero(records["incarnation"])
+            return np.column_stack([used, *(records[name][used] for name in WORKER.names or ())])
 
     @property
     def iterations_done(self) -> np.ndarray:
@@ -254,6 +272,19 @@ class Ring(RingRows):
     def init_episodes(self) -> int:
         """Episodes of the first random ones that are complete, of all workers; or steps (`counts_init_steps`)."""
         return int(self._header["workers"]["init_episodes"].sum())
+
+    def steps_up_to(self, iteration: int) -> int:
+        """Steps stored of the iterations up to and including this one, without the first random episodes.
+
+        Older than the newest `COUNTED_ITERATIONS` they are not counted separately: the steps of all of those are
+        returned.
+        """
+        with self.lock:
+            newest, counts = int(self._header["newest_iteration"]), self._header["iteration_steps"]
+            later = np.arange(max(iteration, newest - COUNTED_ITERATIONS) + 1, newest + 1) % COUNTED_ITERATIONS
+            return self.env_steps - self.init_steps - int(counts[later].sum())
+
+    # Storing.
 
     def append(self, segment: Segment) -> bool:
         """Stores one segment; returns whether it was stored. See `extend`."""
@@ -285,7 +316,7 @@ class Ring(RingRows):
             if segment.num_rows > self.max_segment_rows:
                 raise ValueError(f"a segment of {segment.num_rows} rows does not fit a ring of {self.max_segment_rows}")
             newest = next((other for other in reversed(written) if other.worker_id == segment.worker_id), None)
-            if not are_own or ring_header.is_next(newest or self.worker(segment.worker_id), segment):
+            if not are_own or _is_next(newest or self.worker(segment.worker_id), segment):
                 written.append(segment)
                 self.write(segment, self.total_rows + rows)  # Into the slack: who dies here leaves what is held.
                 rows += segment.num_rows
@@ -295,92 +326,134 @@ class Ring(RingRows):
 
     def _commit(self, segments: Sequence[Segment], rows: int, are_own: bool) -> None:
         """The ring holds segments that were written behind its newest row, `rows` together."""
-        header, oldest = self._header, self.total_rows - self.filled_rows
-        surplus = max(0, self.filled_rows + rows - self.capacity_rows)
-        starts, held_out, repeated = self.counts(oldest, oldest + surplus)
-        header["filled_rows"] += rows - surplus
-        header["total_rows"] += rows
-        header["written_rows"] = max(int(header["written_rows"]), self.total_rows)
-        header["cut_crc"] = -1
+        oldest, end = self.held
+        kept = self._first_kept(rows)
+        starts, held_out, repeated = self.counts(oldest, kept)
+        self._header["filled_rows"] = end + rows - kept
+        self._header["total_rows"] += rows
         self.ring_steps += sum(segment.num_starts for segment in segments) - starts
         self.held_out_steps += sum(segment.num_starts for segment in segments if segment.held_out) - held_out
         self.repeated_steps += sum(segment.context + segment.deferred for segment in segments) - repeated
         if are_own:
             for segment in segments:
-                ring_header.count_segment(header, segment, counts_init_steps=self.counts_init_steps)
+                self._count(segment)
         self._write_header()
+
+    def _first_kept(self, rows: int) -> int:
+        """Number of the oldest row that stays where so many rows come: the first one of a segment."""
+        oldest, _ = self.held
+        surplus = self.filled_rows + rows - self.capacity_rows
+        if surplus <= 0:
+            return oldest
+        row = oldest + surplus - 1  # It is given up, and with it all of its segment.
+        while self.steps_left[row % self.num_rows] == HISTORY:
+            row += 1
+        return row + int(self.steps_left[row % self.num_rows]) + 1
+
+    def _count(self, segment: Segment) -> None:
+        """Counts a segment that was stored, and brings its worker's record up to date."""
+        header = self._header
+        header["segments"] += 1
+        self._count_steps(segment.iteration, segment.num_steps)
+        header["num_workers"] = max(int(header["num_workers"]), segment.worker_id + 1)
+        record = header["workers"][segment.worker_id]
+        if segment.iteration == INIT_ITERATION:
+            record["init_episodes"] += segment.num_steps if self.counts_init_steps else segment.ends_episode
+        record["incarnation"] = segment.incarnation
+        record["number"] = segment.number
+        if segment.end_of_iteration:
+            record["iteration_done"] = max(int(record["iteration_done"]), segment.iteration)
+
+    def _count_steps(self, iteration: int, steps: int) -> None:
+        """Counts steps that were stored; those of the first random episodes apart from all others."""
+        header = self._header
+        header["env_steps"] += steps
+        if iteration == INIT_ITERATION:
+            header["init_steps"] += steps
+            return
+        newest, counts = int(header["newest_iteration"]), header["iteration_steps"]
+        if iteration > newest:
+            oldest = max(newest + 1, iteration - COUNTED_ITERATIONS + 1)
+            counts[np.arange(oldest, iteration + 1) % COUNTED_ITERATIONS] = 0
+            header["newest_iteration"] = newest = iteration
+        if iteration > newest - COUNTED_ITERATIONS:  # What comes later than that belongs to all that are still counted.
+            counts[iteration % COUNTED_ITERATIONS] += steps
+
+    def begin_run(self, mark: int, env_steps: int = 0, *, counts_rows: bool = False) -> None:
+        """Rows of another run count for this one: iterations, segments and workers are counted anew.
+
+        Args:
+          mark: See `Taken`.
+          env_steps: Of the other run, if this one counts on from there.
+          counts_rows: What the ring holds counts for the ratio of updates to steps.
+        """
+        with self.lock:
+            header = self._header
+            header["run"] = mark
+            header["env_steps"], header["init_steps"] = env_steps, env_steps - (self.ring_steps if counts_rows else 0)
+            header["segments"] = header["iteration_steps"] = header["num_workers"] = 0
+            header["newest_iteration"] = INIT_ITERATION
+            header["workers"] = empty_header()["workers"]
+            self._write_header()
+
+    # Going back.
 
     def snapshot(self) -> bytes:
         """The header of this moment, for `rollback`; its rows are on disk after a later `make_durable`."""
         with self.lock:
-            header = self._header.copy()
-            if self.filled_rows:
-                header["cut_crc"] = self._oldest_checksum()
-                ring_header.seal(header)
-            return ring_header.as_bytes(header).tobytes()
+            return header_bytes(self._header).tobytes()
 
     def rollback(self, snapshot: bytes) -> None:
         """Goes back to the moment of a snapshot of this ring, or forward: its rows need only be in the files.
 
         Raises:
-          DamagedHeaderError: It is damaged, or of a ring of another layout or size.
+          DamagedHeaderError: It is damaged.
           OverwrittenError: Rows that it covers were overwritten since. The ring is as it was.
         """
         with self.lock:
             self._replace_header(self.check_covered(snapshot))
 
-    def begin_run(self, mark: int, env_steps: int = 0, *, counts_rows: bool = False) -> None:
-        """See `ring_header.begin_run`: one write of the header. `counts_rows`: what it holds counts for the ratio."""
-        with self.lock:
-            ring_header.begin_run(self._header, mark, env_steps, self.ring_steps if counts_rows else 0)
-            self._write_header()
-
     def clear(self) -> None:
         """Forgets all experience, and what is stored of each worker."""
         with self.lock:
-            self._replace_header(ring_header.empty(self.files.fingerprint))
+            self._replace_header(empty_header())
             self.copied_rows = 0
 
     def check_covered(self, snapshot: bytes) -> np.ndarray:
         """The header that a snapshot is, if a rollback to it is still possible; errors as of `rollback`."""
-        header = self.files.parse_header(snapshot)
-        with self.lock:
-            total_rows, filled_rows = int(header["total_rows"]), int(header["filled_rows"])
-            written_rows = int(self._header["written_rows"])
-        overwritten = min(filled_rows, written_rows - self.num_rows - (total_rows - filled_rows))
-        if overwritten > 0:
+        header = parse_header(snapshot)
+        covered, later = int(header["filled_rows"]), self.total_rows - int(header["total_rows"])
+        if (overwritten := min(covered, covered + later - self.num_rows)) > 0:
             raise OverwrittenError(
-                f"{overwritten:,} of its {filled_rows:,} rows have been overwritten: "
-                f"{written_rows - total_rows:,} rows came after it, {self.files.slack_rows:,} may"
+                f"{overwritten:,} of its {covered:,} rows have been overwritten: {later:,} rows came after it, "
+                f"{self.num_rows - covered:,} may"
             )
         return header
 
     def make_durable(self) -> None:
-        """Writes everything to disk: after this, a power cut loses nothing that a snapshot from before covers."""
+        """Writes everything to disk: after this, a power cut loses nothing that a snapshot from before covers.
+
+        Raises:
+          OSError: It can't be written.
+        """
         self.files.make_durable()
 
     def verify(self) -> int:
         """Compares every segment with its checksum; in damaged ones no transition starts any more.
 
-        The ring has given up the beginning of its oldest segment. For what is left of it only a snapshot's header has a
-        checksum, so it is kept directly after a rollback alone.
-
         Returns:
-          Transitions of damaged segments, as far as they can be counted; what is left of the oldest one is not known
-          to be damaged without its checksum.
+          Transitions of damaged segments, as far as they can be counted.
         """
         with self.lock:
-            begin, end = self.held
-            is_unknown = begin > 0 and self._header["cut_crc"] < 0
+            first, _ = self.held
             left = self.steps_left[self.held_rows]
             lasts = np.flatnonzero(left == 0)
             if len(left) and left[-1] != 0:
                 lasts = np.append(lasts, len(left) - 1)  # A tail without an end: damaged.
-            dropped, first = 0, begin
-            for last in (begin + lasts).tolist():
+            dropped = 0
+            for last in (first + lasts).tolist():
                 if not self._is_whole(first, last):
-                    if not (first == begin and is_unknown):
-                        dropped += self.counts(first, last + 1)[0]
+                    dropped += self.counts(first, last + 1)[0]
                     for part in row_ranges(first, last + 1, self.num_rows):
                         self.steps_left[part] = 0
                 first = last + 1
@@ -388,28 +461,14 @@ class Ring(RingRows):
             return dropped
 
     def _is_whole(self, first: int, last: int) -> bool:
-        """Whether the rows of these numbers are a segment, or what is left of the oldest one."""
+        """Whether the rows of these numbers are a segment, or one row of a damaged one."""
         place = last % self.num_rows
         if self.steps_left[place] != 0:
             return False
-        if first == last:
-            return True
-        checksum = self.checksum(first, last - first)
-        is_cut = first == self.held[0] and checksum == self._header["cut_crc"]
-        return is_cut or checksum == self.crc[place]
-
-    def _oldest_checksum(self) -> int:
-        """Of the rows from the oldest one to the end of its segment, see `verify`."""
-        first, end = self.held
-        history = 0
-        while history < end - first - 1 and self.steps_left[(first + history) % self.num_rows] < 0:
-            history += 1
-        steps = int(self.steps_left[(first + history) % self.num_rows])
-        return self.checksum(first, min(history + max(0, steps), end - first - 1))
+        return first == last or self.checksum(first, last - first) == int(self.crc[place])
 
     def _replace_header(self, header: np.ndarray) -> None:
         header["generation"] = self._header["generation"]
-        header["written_rows"] = max(int(header["written_rows"]), int(self._header["written_rows"]))
         self._header = header
         self._write_header()
         self._recount()
@@ -417,15 +476,22 @@ class Ring(RingRows):
     def _write_header(self) -> None:
         """Writes the older of the two slots, checksum last: one of them is whole at any moment."""
         self._header["generation"] += 1
-        ring_header.seal(self._header)
-        content = ring_header.as_bytes(self._header)
+        seal(self._header)
+        content = header_bytes(self._header)
         slot = self._slots[int(self._header["generation"]) % 2 :][:1]
         slot.view(np.uint8)[4 : len(content)] = content[4:]
         slot.view(np.uint8)[:4] = content[:4]
 
     def _recount(self) -> None:
         self.ring_steps, self.held_out_steps, self.repeated_steps = self.counts(*self.held)
-        self.episodes = EpisodeIndex(self.steps_left, self.episode)  # Of the rows as they are now.
+        self.episodes: EpisodeIndex | None = None
+
+
+def _is_next(newest: WorkerRecord | Segment, segment: Segment) -> bool:
+    """Whether a segment comes next after what is stored of its worker."""
+    if segment.incarnation == newest.incarnation:
+        return segment.number == newest.number + 1
+    return segment.incarnation > newest.incarnation and segment.number == 0
 
 
 def _episode_rows(segment: Segment) -> np.ndarray | None:

@@ -1,36 +1,141 @@
-"""Draws minibatches from the ring, all steps that it holds equally likely, or by priority.
+"""What a sample is, and draws of minibatches from the ring, all steps that it holds equally likely, or by priority.
 
-What a sample is is decided when it is drawn (sample_forms.py); each step is stored once. Training is never given what
-is held out, and validation nothing else.
+Each step is stored once: what a sample consists of is decided when it is drawn, by the run's form. A form names the
+arrays of its samples, says which steps around the one that is drawn it needs, and draws. It knows nothing of
+TensorFlow: agents/minibatch.py makes Transitions and Trajectories of its arrays. Training is never given what is held
+out, and validation nothing else.
 """
 
 from __future__ import annotations
 
-import contextlib
+import abc
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
+from tfagents_system.agents import algorithms
 from tfagents_system.checks.schedules import Schedule
-from tfagents_system.hyperparameters import FrameStack
-from tfagents_system.replay.hindsight import GoalFunctions
+from tfagents_system.envs.goals import GoalFunctions
+from tfagents_system.hyperparameters import RACE_END_STEPS, FrameStack
+from tfagents_system.replay.hindsight import Hindsight, Relabelled
+from tfagents_system.replay.n_step import Experience, MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.priorities import NO_ROW, Prioritized
-from tfagents_system.replay.ring import Ring, is_held_out, is_repeated
-from tfagents_system.replay.samples import Samples, Transitions
+from tfagents_system.replay.ring import STEP_FIRST, Ring, is_held_out, is_repeated, kind_of_step
+from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
-
-if TYPE_CHECKING:
-    from tfagents_system.replay.sample_forms import SampleForm
+from tfagents_system.transport.segments import Layout
 
 _REJECTION_ROUNDS = 8
 # Distinguish the random numbers of drawing from those of other roles.
 _DRAW_STREAM, _HELD_OUT_STREAM, _OFFLINE_STREAM = 1, 2, 3
 
 
-class NothingToDrawError(Exception):
-    """The ring holds no sample of the wanted kind yet."""
+# Samples.
+
+# Metadata of the fields of `Samples`: what a sample has there. A list of arrays is a nest's leaves.
+OBSERVATION: Mapping[str, str] = {"kind": "observation"}
+ACTION: Mapping[str, str] = {"kind": "action"}
+FLOAT32: Mapping[str, str] = {"kind": "float32"}
+INT32: Mapping[str, str] = {"kind": "int32"}
+INT64: Mapping[str, str] = {"kind": "int64"}
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleArray:
+    """An entry of a block.
+
+    Attributes:
+      name: Such as `next_observation`.
+      kind: `observation` or `action`, which have the arrays of such a nest's leaves, or the dtype of a number.
+    """
+
+    name: str
+    kind: str
+
+
+class Samples:
+    """K minibatches of B samples. A subclass is a dataclass, and its fields are a block's arrays, in their order.
+
+    A field with the default None is in some runs only.
+    """
+
+    def to_arrays(self) -> list[np.ndarray]:
+        """The arrays of a block; each leaf of a nest is one."""
+        arrays: list[np.ndarray] = []
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if value is not None:
+                arrays += value if isinstance(value, list) else [value]
+        return arrays
+
+    @classmethod
+    def described(cls, optional: Collection[str]) -> tuple[SampleArray, ...]:
+        """Its fields: all that are always there, and those of the optional ones."""
+        return tuple(
+            SampleArray(field.name, field.metadata["kind"])
+            for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+            if field.default is dataclasses.MISSING or field.name in optional
+        )
+
+
+@dataclasses.dataclass
+class Transitions(Samples):
+    """K minibatches of B transitions, each of one step or of up to n.
+
+    Attributes:
+      observation: Leaves `[K, B, ...]`.
+      action: Leaves `[K, B, ...]`, in [-1, 1].
+      reward: `[K, B]` float32.
+      discount: `[K, B]` float32: 0 where the episode terminated in this transition. An agent multiplies it with gamma
+        once; a transition of m steps has gamma^(m - 1) in it. Also 0 where a mini-race is over.
+      next_observation: Leaves `[K, B, ...]`.
+      returns: `[K, B]` float32, where the ring has them: the discounted sum of the episode's rewards up to this step.
+      horizon_time, next_horizon_time: `[K, B]` float32, of mini-races: t / T of both observations.
+      weight: `[K, B]` float32, where steps are drawn by priorities: how much the losses of the sample count.
+      row: `[K, B]` int64, likewise: the number of the row whose priority its TD error becomes; -1: of none.
+    """
+
+    observation: list[np.ndarray] = dataclasses.field(metadata=OBSERVATION)
+    action: list[np.ndarray] = dataclasses.field(metadata=ACTION)
+    reward: np.ndarray = dataclasses.field(metadata=FLOAT32)
+    discount: np.ndarray = dataclasses.field(metadata=FLOAT32)
+    next_observation: list[np.ndarray] = dataclasses.field(metadata=OBSERVATION)
+    returns: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
+    horizon_time: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
+    next_horizon_time: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
+    weight: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
+    row: np.ndarray | None = dataclasses.field(default=None, metadata=INT64)
+
+
+@dataclasses.dataclass
+class Sequences(Samples):
+    """K minibatches of B sequences of L transitions, as L + 1 time steps.
+
+    Where an episode has fewer steps, its first or last one fills the places before or behind it, with weight 0.
+
+    Attributes:
+      step_type: `[K, B, L + 1]` int32.
+      observation: Leaves `[K, B, L + 1, ...]`.
+      action: Leaves `[K, B, L + 1, ...]`; the last time step's is not part of a transition.
+      reward: `[K, B, L + 1]` float32, of the transition that starts at the time step.
+      discount: `[K, B, L + 1]` float32, likewise.
+      weight: `[K, B, L + 1]` float32: how much the loss of the transition counts. 0 in the burn-in and where a place is
+        only filled; those of a sequence add up to the steps behind its burn-in.
+      returns: `[K, B, L + 1]` float32, see Transitions.
+    """
+
+    step_type: np.ndarray = dataclasses.field(metadata=INT32)
+    observation: list[np.ndarray] = dataclasses.field(metadata=OBSERVATION)
+    action: list[np.ndarray] = dataclasses.field(metadata=ACTION)
+    reward: np.ndarray = dataclasses.field(metadata=FLOAT32)
+    discount: np.ndarray = dataclasses.field(metadata=FLOAT32)
+    weight: np.ndarray = dataclasses.field(metadata=FLOAT32)
+    returns: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
+
+
+# Draws.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,26 +211,24 @@ def make_block(ring: Ring, settings: DrawSettings, request: tables.Request, done
     Random numbers depend only on the position in the run, so nothing has to be saved for a restart.
 
     Args:
-      ring: What is drawn from.
+      ring: What is drawn from: it holds a step to train on.
       settings: Of the run.
       request: Its `count` is known.
       done: Minibatches of it that are sent already.
       count: Those of this block; 0 where the request has none.
-
-    Raises:
-      NothingToDrawError: The ring holds no sample of the kind.
     """
     first, is_offline = request.first + done, request.iteration == tables.OFFLINE
-    arrays, measured = list[np.ndarray](), list[np.ndarray]()
+    is_last = count > 0 and done + count == request.count
+    measured = settings.held_out_minibatches if is_last and not is_offline and ring.held_out_steps else 0
+    arrays: list[np.ndarray] = []
     if count:
         where = [_OFFLINE_STREAM] if is_offline else [_DRAW_STREAM, request.iteration]
         rng = _rng(settings.seed, *where, first, request.recoveries)
         arrays = draw(ring, rng, settings, count, is_offline=is_offline)
-    if count and done + count == request.count and settings.held_out_minibatches and not is_offline:
+    if measured:
         rng = _rng(settings.seed, _HELD_OUT_STREAM, request.iteration, request.recoveries)
-        with contextlib.suppress(NothingToDrawError):  # Nothing of the kind is held out yet.
-            measured = draw(ring, rng, settings, settings.held_out_minibatches, held_out=True)
-            arrays = [np.concatenate(pair) for pair in zip(arrays, measured, strict=True)]
+        held_out = draw(ring, rng, settings, measured, held_out=True)
+        arrays = [np.concatenate(pair) for pair in zip(arrays, held_out, strict=True)]
     return tables.Block(
         request.session,
         request.iteration,
@@ -133,7 +236,7 @@ def make_block(ring: Ring, settings: DrawSettings, request: tables.Request, done
         count,
         0 if is_offline else ring.env_steps,
         total=request.first + request.count,
-        held_out=len(measured[0]) if measured else 0,
+        held_out=measured,
         arrays=arrays,
     )
 
@@ -157,15 +260,12 @@ def draw(
     those of the n prior ones. One array for both would be another copy of all.
 
     Args:
-      ring: What is drawn from.
+      ring: What is drawn from: it holds a step of the kind.
       rng: Decides what is drawn.
       settings: Of the run.
       num_minibatches: K.
       held_out: Draw from the held-out episodes of the run's own, instead of all others.
       is_offline: Draw from prior data alone.
-
-    Raises:
-      NothingToDrawError: The ring holds no sample of the kind.
     """
     prior, drawn, prioritized = settings.prior, list[Samples](), settings.prioritized
     rings = (ring, ring) if prior is None or held_out else (prior.ring if is_offline else ring, prior.ring)
@@ -188,8 +288,251 @@ def _scale_weights(parts: Sequence[Samples]) -> None:
         weight /= largest
 
 
-def draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool, first: int) -> np.ndarray:
-    """`[count]` rows at which a transition starts, from the first-oldest row on, uniformly, by rejection.
+# Forms.
+
+
+class SampleForm(abc.ABC):
+    """What a sample is. TrainParams.sample_form_ctor may return a subclass of a user's own.
+
+    Attributes:
+      samples: Type of what is drawn, which names the arrays.
+      sequence_length: Transitions of a sample with an axis of time, those of its burn-in included; None: a sample is
+        one transition.
+      burn_in: Transitions of a sequence that only produce the state in which its losses begin.
+      cuts_at_exploration: The ring is to say which actions explored.
+      hindsight: Some samples get another goal: the ring is to say of which episode a row is, and
+        `DrawSettings.goals` are the environment's functions of goals.
+      is_prioritized: It draws by the priorities of the run, and its samples have `weight` and `row`.
+    """
+
+    samples: ClassVar[type[Samples]]
+    sequence_length: int | None = None
+    burn_in: int = 0
+    cuts_at_exploration: bool = False
+    hindsight: Hindsight | None = None
+    is_prioritized: bool = False
+
+    @property
+    def has_horizon_time(self) -> bool:
+        """Whether the policy's observation has a `horizon_time` beside what the environment gives.
+
+        Samples have it as `horizon_time` and `next_horizon_time`.
+        """
+        return False
+
+    @property
+    @abc.abstractmethod
+    def reach(self) -> tuple[int, int]:
+        """Steps of the same episode before and behind the one that is drawn, which its sample may need."""
+
+    @abc.abstractmethod
+    def draw(
+        self,
+        ring: Ring,
+        rng: np.random.Generator,
+        settings: DrawSettings,
+        num_minibatches: int,
+        *,
+        held_out: bool = False,
+    ) -> Samples:
+        """Draws minibatches: arrays `[K, B, ...]`, or `[K, B, sequence_length + 1, ...]`. See `sampling.draw`."""
+
+    def arrays(self, *, has_returns: bool) -> tuple[SampleArray, ...]:
+        """The arrays of a block, in their order. `has_returns`: the ring has the returns of steps."""
+        times = ("horizon_time", "next_horizon_time") if self.has_horizon_time else ()
+        priorities = ("weight", "row") if self.is_prioritized else ()
+        return self.samples.described((*times, *(("returns",) if has_returns else ()), *priorities))
+
+    def sample_bytes(self, layout: Layout, frame_stack: FrameStack) -> int:
+        """What a sample takes in a block, as a bound."""
+        return ((self.sequence_length or 1) + 1) * layout.stacked_step_bytes(frame_stack)
+
+
+@dataclasses.dataclass(frozen=True)
+class TransitionForm(SampleForm):
+    """Transitions of up to n steps.
+
+    Attributes:
+      n_step: n.
+      cuts_at_exploration: A transition ends before the next action that explored.
+      races: They are those of mini-races, drawn in this way.
+      hindsight: As of SampleForm.
+      is_prioritized: As of SampleForm.
+    """
+
+    samples = Transitions
+    n_step: int = 1
+    cuts_at_exploration: bool = False
+    races: MiniRaces | None = None
+    hindsight: Hindsight | None = None
+    is_prioritized: bool = False
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        return 0, self.n_step - 1
+
+    @property
+    def has_horizon_time(self) -> bool:
+        return self.races is not None
+
+    def draw(
+        self,
+        ring: Ring,
+        rng: np.random.Generator,
+        settings: DrawSettings,
+        num_minibatches: int,
+        *,
+        held_out: bool = False,
+    ) -> Transitions:
+        """Draws with replacement, all transitions equally likely, or by priority; shapes rewards by potentials."""
+        shape, stack = (num_minibatches, settings.batch_size), settings.frame_stack
+        prioritized = settings.prioritized if self.is_prioritized else None
+        with ring.lock:
+            rows, of_steps = choose_rows(ring, rng, shape[0] * shape[1], held_out, prioritized)
+            relabelled = None
+            # Of few samples, such as those of prior data, none may get another goal.
+            if self.hindsight is not None and self.hindsight.count(settings.batch_size):
+                assert settings.goals is not None, "hindsight needs the environment's functions of goals"
+                relabelled = Relabelled(ring, rng, rows, shape, self.hindsight, settings.goals)
+            ahead = self._experience(ring, rows, settings.discount, relabelled)
+            next_rows = (rows + ahead.n_steps) % ring.num_rows
+            reward, discount = ahead.transition() if self.races is None else self._race(ahead, rng, of_steps)
+            del ahead  # Before the large arrays come: freed behind them, it makes the heap shrink each time.
+            of_steps |= {"reward": reward, "discount": discount}
+            drawn = Transitions(
+                observation=_take_observation(ring, rows, shape, stack),
+                action=[_take(column, rows, shape) for column in ring.action],
+                next_observation=_take_observation(ring, next_rows, shape, stack),
+                returns=None if ring.returns is None else _take(ring.returns, rows, shape),
+                **{name: array.reshape(shape) for name, array in of_steps.items()},
+            )
+            if relabelled is not None:
+                relabelled.replace_goals((drawn.observation, drawn.next_observation))
+        if settings.whole_bootstrap:
+            drawn.discount *= np.float32(settings.discount)
+        return drawn
+
+    def _experience(self, ring: Ring, rows: np.ndarray, gamma: float, relabelled: Relabelled | None) -> Experience:
+        """What follows the steps in these rows `[N]`."""
+        behind = [rows, *((rows + k) % ring.num_rows for k in range(1, self.n_step))]
+        has_cuts = self.cuts_at_exploration and ring.explored is not None
+        explored = [ring.explored[k] for k in behind] if has_cuts and ring.explored is not None else None
+        steps_left = None if self.n_step == 1 else ring.steps_left[rows]
+        reward, discount = ([column[k] for k in behind] for column in (ring.reward, ring.discount))
+        if relabelled is not None:
+            relabelled.judge(reward, discount)
+        ahead = experience(reward, discount, steps_left, gamma, explored)
+        if ring.potential is None:
+            return ahead
+        next_rows = (rows + ahead.n_steps) % ring.num_rows
+        return dataclasses.replace(ahead, potential=ring.potential[rows], next_potential=ring.potential[next_rows])
+
+    def _race(
+        self, ahead: Experience, rng: np.random.Generator, of_steps: dict[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rewards and discounts `[N]` of mini-races at drawn times; these times become arrays of the samples, too."""
+        assert self.races is not None
+        t = draw_times(rng, len(ahead.rewards[0]), self.races)
+        of_steps["horizon_time"] = (t / self.races.steps).astype(np.float32)
+        of_steps["next_horizon_time"] = ((t + ahead.n_steps) / self.races.steps).astype(np.float32)
+        if "row" in of_steps:
+            of_steps["row"][t >= self.races.steps - RACE_END_STEPS] = NO_ROW
+        return mini_race(ahead, t, self.races.steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceForm(SampleForm):
+    """Sequences of one episode, for recurrent networks.
+
+    Attributes:
+      sequence_length, burn_in: As of SampleForm.
+    """
+
+    samples = Sequences
+    sequence_length: int
+    burn_in: int = 0
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        return self.sequence_length - 1, self.sequence_length - self.burn_in - 1
+
+    def draw(
+        self,
+        ring: Ring,
+        rng: np.random.Generator,
+        settings: DrawSettings,
+        num_minibatches: int,
+        *,
+        held_out: bool = False,
+    ) -> Sequences:
+        """Draws sequences within one segment so that the expected weight of every step in the ring is the same.
+
+        A step is drawn, and its place in the window of L steps that the losses are on, both uniformly. The part of the
+        window within the segment is given, v steps of weight L / v. A window is drawn with probability v / (N L) in a
+        ring of N steps, and a step is in L windows: its expected weight is L / N everywhere. Where the segment has
+        fewer steps before the window than the burn-in, its first one is a FIRST: memories begin there.
+        """
+        length, burn_in, stack = self.sequence_length, self.burn_in, settings.frame_stack
+        with ring.lock:
+            shape, size = (num_minibatches, settings.batch_size, length + 1), length - burn_in
+            drawn = draw_rows(ring, rng, num_minibatches * settings.batch_size, held_out)[:, None]
+            place = rng.integers(size, size=drawn.shape)
+            earlier = _steps_before(ring, drawn, length - 1)
+            start = np.minimum(place, earlier)  # Steps from the beginning of the window's part to the one drawn.
+            valid = start + np.minimum(size - place, ring.steps_left[drawn])
+            begin = -np.minimum(burn_in, earlier - start)
+            step = np.arange(length + 1) - burn_in  # From the beginning of the window's part.
+            # Never a row of another segment, nor the transition of a segment's last row: they hold any number, NaN too.
+            rows = (drawn - start + np.clip(step, begin, valid)) % ring.num_rows
+            transition_rows = (drawn - start + np.clip(step, begin, valid - 1)) % ring.num_rows
+            step_type = kind_of_step(ring.step_type[rows])
+            step_type[(step == begin) & (begin > -burn_in)] = STEP_FIRST
+            return Sequences(
+                step_type=step_type.reshape(shape),
+                observation=_take_observation(ring, rows, shape, stack),
+                action=[_take(column, transition_rows, shape) for column in ring.action],
+                reward=_take(ring.reward, transition_rows, shape),
+                discount=_take(ring.discount, transition_rows, shape),
+                weight=np.where((step >= 0) & (step < valid), size / valid, 0).astype(np.float32).reshape(shape),
+                returns=None if ring.returns is None else _take(ring.returns, transition_rows, shape),
+            )
+
+
+def form_of(params: TrainParamsBase) -> SampleForm:
+    """What the toolkit draws, as the parameters say."""
+    if recurrent := algorithms.value(params, "recurrent"):
+        return SequenceForm(recurrent["burn_in"] + recurrent["sequence_length"], recurrent["burn_in"])
+    # An action that is the only one of its transition cuts nothing.
+    cuts = params.n_step > 1 and bool(algorithms.value(params, "cut_at_exploration"))
+    races = None
+    if mini_race := algorithms.value(params, "mini_race"):
+        first, second = mini_race["oversampling"]
+        races = MiniRaces(mini_race["steps"], (first, second))
+    hindsight = None
+    if params.hindsight_share is not None:
+        hindsight = Hindsight(params.hindsight_share, params.hindsight_strategy)
+    return TransitionForm(params.n_step, cuts, races, hindsight, params.priority_exponent is not None)
+
+
+# Rows.
+
+
+def choose_rows(
+    ring: Ring, rng: np.random.Generator, count: int, held_out: bool, prioritized: Prioritized | None
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """`[count]` rows at which a transition starts, and `weight` and `row`, if any."""
+    if prioritized is None:
+        return draw_rows(ring, rng, count, held_out), {}
+    if prioritized.priorities is None:
+        rows = draw_rows(ring, rng, count, held_out)
+        return rows, {"weight": np.ones(count, np.float32), "row": np.full(count, NO_ROW)}
+    rows, likelihood = prioritized.priorities.draw(rng, count)
+    weight = (likelihood**-prioritized.beta).astype(np.float32)
+    return rows, {"weight": weight, "row": prioritized.priorities.numbers(rows)}
+
+
+def draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool) -> np.ndarray:
+    """`[count]` rows at which a transition starts, uniformly, by rejection; the ring has one.
 
     Nearly every row qualifies, as a rule (one in an episode does not); where few do, they are listed instead.
     """
@@ -199,45 +542,14 @@ def draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool, 
         size = _round_size(ring, missing, held_out)
         if size is None:
             break
-        rows = (ring.oldest_row + rng.integers(first, ring.filled_rows, size=size)) % ring.num_rows
+        rows = (ring.oldest_row + rng.integers(0, ring.filled_rows, size=size)) % ring.num_rows
         rows = rows[_are_starts(ring, rows, held_out)][:missing]
         accepted.append(rows)
         missing -= len(rows)
         if missing == 0:
             return np.concatenate(accepted)
-    held = ring.held_rows[first:]
-    candidates = held[_are_starts(ring, held, held_out)]
-    if len(candidates) == 0:
-        raise NothingToDrawError(f"the replay ring holds no step of {'a held-out' if held_out else 'an'} episode")
+    candidates = ring.held_rows[_are_starts(ring, ring.held_rows, held_out)]
     return np.concatenate([*accepted, candidates[rng.integers(len(candidates), size=missing)]])
-
-
-def choose_rows(
-    ring: Ring,
-    rng: np.random.Generator,
-    count: int,
-    held_out: bool,
-    first: int,
-    prioritized: Prioritized | None,
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """`[count]` rows at which a transition starts, from the first-oldest one on, and `weight` and `row`, if any."""
-    if prioritized is None:
-        return draw_rows(ring, rng, count, held_out, first), {}
-    if prioritized.priorities is None:
-        rows = draw_rows(ring, rng, count, held_out, first)
-        return rows, {"weight": np.ones(count, np.float32), "row": np.full(count, NO_ROW)}
-    rows, likelihood = prioritized.priorities.draw(rng, count, first)
-    if len(rows) == 0:
-        raise NothingToDrawError("the replay ring holds no step of an episode")
-    weight = (likelihood**-prioritized.beta).astype(np.float32)
-    return rows, {"weight": weight, "row": prioritized.priorities.numbers(rows)}
-
-
-def first_row(ring: Ring, frame_stack: FrameStack) -> int:
-    """Rows that are never drawn, counted from the oldest: see `first_drawable`."""
-    if ring.filled_rows == 0:
-        raise NothingToDrawError("the replay ring is empty")
-    return first_drawable(ring, frame_stack)
 
 
 def _round_size(ring: Ring, missing: int, held_out: bool) -> int | None:
@@ -261,43 +573,47 @@ def _are_starts(ring: Ring, rows: np.ndarray, held_out: bool) -> np.ndarray:
     return starts
 
 
+def _steps_before(ring: Ring, rows: np.ndarray, most: int) -> np.ndarray:
+    """Transitions of the same segment before each of these rows `[N, 1]`, at most so many."""
+    back = np.arange(1, most + 1)
+    # Within a segment `steps_left` counts down; before it is the last row of another one, or its history.
+    is_same = ring.steps_left[(rows - back) % ring.num_rows] == ring.steps_left[rows] + back
+    return np.minimum.accumulate(is_same, axis=1).sum(axis=1, keepdims=True)
+
+
+def _take(column: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return column[rows].reshape(shape + column.shape[1:])
+
+
+def _take_observation(ring: Ring, rows: np.ndarray, shape: tuple[int, ...], stack: FrameStack) -> list[np.ndarray]:
+    leaves = observation_leaves(ring, rows.reshape(-1), stack)
+    return [leaf.reshape(shape + leaf.shape[1:]) for leaf in leaves]
+
+
+# Stacks of frames.
+
+
 def observation_leaves(ring: Ring, rows: np.ndarray, frame_stack: FrameStack) -> list[np.ndarray]:
     """The observations in `rows`; a stacked leaf has its frames on its last axis, oldest first.
 
     Args:
       ring: Its lock is held.
-      rows: Places `[n]`, none of them before `first_drawable` nor of a segment's history.
+      rows: Places `[n]`, none of them of a segment's history.
       frame_stack: The hyperparameter.
 
     Returns:
       Leaves `[n, ...]`.
     """
     frames = ring.layout.frames(frame_stack)
-    if max(frames, default=1) == 1:
-        return [column[rows] for column in ring.observation]
-    stacks: dict[bool, _VectorStacks | _ImageStacks] = {}
-
-    def stacked(column: np.ndarray, count: int) -> np.ndarray:
-        is_vector = column.ndim == 2
-        if is_vector not in stacks:
-            kind: type[_VectorStacks] | type[_ImageStacks] = _VectorStacks if is_vector else _ImageStacks
-            stacks[is_vector] = kind(ring, rows, max(frames))
-        return stacks[is_vector].of(column, count)
-
+    frame_rows = _frame_rows(ring, rows, max(frames, default=1))
     return [
-        column[rows] if count == 1 else stacked(column, count)
+        column[rows] if count == 1 else _stacked(column, frame_rows[-count:])
         for column, count in zip(ring.observation, frames, strict=True)
     ]
 
 
-def first_drawable(ring: Ring, frame_stack: FrameStack) -> int:
-    """Rows to leave out, counted from the oldest: frames before them may have been given up."""
-    nothing_given_up = ring.total_rows == ring.filled_rows
-    return 0 if nothing_given_up else min(ring.layout.history_rows(frame_stack), ring.filled_rows - 1)
-
-
-def _frame_rows(ring: Ring, rows: np.ndarray, num_frames: int) -> np.ndarray:
-    """`[num_frames, n]`: where the frames are, oldest first.
+def _frame_rows(ring: Ring, rows: np.ndarray, num_frames: int) -> list[np.ndarray]:
+    """`[n]` each: where the frames are, oldest first.
 
     They are the rows before, within the segment: it begins with its episode, or with its history, which is as long as
     a stack needs. The row before a segment's first one is the last row of another segment: its `steps_left` is 0.
@@ -305,54 +621,15 @@ def _frame_rows(ring: Ring, rows: np.ndarray, num_frames: int) -> np.ndarray:
     frames = [rows]
     for _ in range(num_frames - 1):
         before = (frames[0] - 1) % ring.num_rows
-        begins = (ring.steps_left[before] == 0) | (frames[0] == ring.oldest_row)
-        frames.insert(0, np.where(begins, frames[0], before))
-    return np.stack(frames)
+        frames.insert(0, np.where(ring.steps_left[before] == 0, frames[0], before))
+    return frames
 
 
-class _VectorStacks:
-    """Stacks of columns `[rows, size]`.
-
-    The frames of nearly all rows lie one behind the other in the files, and are copied as one piece; not those at a
-    segment's beginning or the files' end.
-
-    Args:
-      ring: Its lock is held.
-      rows: Places `[n]`.
-      num_frames: At most.
-    """
-
-    def __init__(self, ring: Ring, rows: np.ndarray, num_frames: int) -> None:
-        earlier = num_frames - 1
-        self._rows = np.maximum(rows, earlier)  # In the places of the others is any row for now.
-        # Within a segment `steps_left` counts down. Rows with frames in its history are others, too.
-        is_other = ring.steps_left[self._rows - earlier] != ring.steps_left[self._rows] + earlier
-        is_other |= (rows < earlier) | ((rows - ring.oldest_row) % ring.num_rows < earlier)
-        self._others = np.flatnonzero(is_other)
-        self._other_rows = _frame_rows(ring, rows[self._others], num_frames)
-
-    def of(self, column: np.ndarray, count: int) -> np.ndarray:
-        """`[n, count * size]`."""
-        size = column.shape[1]
-        piece = np.dtype((np.void, count * size * column.itemsize))  # Copied as one item, which is much faster.
-        pieces: np.ndarray = np.ndarray((len(column) - count + 1,), piece, column, strides=(size * column.itemsize,))
-        stacked = pieces[self._rows - (count - 1)].view(column.dtype).reshape(-1, count * size)
-        stacked[self._others] = column[self._other_rows[-count:].T].reshape(len(self._others), count * size)
-        return stacked
-
-
-class _ImageStacks:
-    """Stacks of columns `[rows, ..., size]` with several axes; the arguments are those of _VectorStacks."""
-
-    def __init__(self, ring: Ring, rows: np.ndarray, num_frames: int) -> None:
-        self._frame_rows = _frame_rows(ring, rows, num_frames)
-
-    def of(self, column: np.ndarray, count: int) -> np.ndarray:
-        """`[n, ..., count * size]`. A pixel of a frame is copied as one item: more than twice as fast."""
-        frame_rows = self._frame_rows[-count:]
-        *others, size = column.shape[1:]
-        pixels, pixel = int(np.prod(others)), np.dtype((np.void, size * column.itemsize))
-        stacked = np.empty((frame_rows.shape[1], pixels, count), pixel)
-        for k, rows in enumerate(frame_rows):
-            stacked[:, :, k] = column[rows].reshape(len(rows), pixels, size).view(pixel)[..., 0]
-        return stacked.view(column.dtype).reshape(-1, *others, count * size)
+def _stacked(column: np.ndarray, frame_rows: Sequence[np.ndarray]) -> np.ndarray:
+    """`[n, ..., count * size]` of a column `[rows, ..., size]`; a pixel is copied as one item: much faster."""
+    *others, size = column.shape[1:]
+    pixels, pixel = int(np.prod(others)), np.dtype((np.void, size * column.itemsize))
+    stacked = np.empty((len(frame_rows[0]), pixels, len(frame_rows)), pixel)
+    for k, rows in enumerate(frame_rows):
+        stacked[:, :, k] = column[rows].reshape(len(rows), pixels, size).view(pixel)[..., 0]
+    return stacked.view(column.dtype).reshape(-1, *others, len(frame_rows) * size)

@@ -1,4 +1,7 @@
-"""The replay server: hosts Reverb, owns the experience, draws the minibatches."""
+"""The replay server: hosts Reverb, owns the experience, draws the minibatches.
+
+Segments: `_ingest`, `_read_segments`, `_store`, `Ring.extend`. A request: `_accept`, `_next_count`, `make_block`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import dataclasses
 import functools
 import math
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import reverb
 import reverb.platform.checkpointers_lib
 from absl import logging
@@ -23,32 +28,32 @@ from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
-from tfagents_system.replay.filling import fill, folders_of_ring, move_ring
-from tfagents_system.replay.goal_environment import make_goal_environment
+from tfagents_system.replay.hindsight import make_goal_environment
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing, WorkerOrder
 from tfagents_system.replay.priorities import Priorities, Prioritized, discard
-from tfagents_system.replay.recovery import RingCopy, open_ring
-from tfagents_system.replay.ring import INIT_ITERATION, Ring
+from tfagents_system.replay.recovery import RingCopy, SnapshotWriter, open_ring
+from tfagents_system.replay.ring import INIT_ITERATION, MAX_WORKERS, Ring
 from tfagents_system.replay.ring_files import capacity_rows, slack_rows
-from tfagents_system.replay.sampling import DrawSettings, PriorData
-from tfagents_system.replay.service import ReplayService
-from tfagents_system.replay.snapshots import SnapshotWriter
-from tfagents_system.replay.stored_ring import StoredRing, differences
+from tfagents_system.replay.sampling import DrawSettings, PriorData, make_block
+from tfagents_system.replay.stored_ring import StoredRing, differences, fill
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.role import GOAL_STREAM, Role
-from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.heartbeat import TimeShares, read_heartbeat
 from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.run_files.taken import taken_by
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import loopback, tables
 from tfagents_system.transport.connection import Connection
-from tfagents_system.transport.segments import Layout, run_layout
+from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment, from_wire, run_layout
 
 _MAX_BLOCK_BYTES = 32 * 2**20
 _MAX_BLOCK_MINIBATCHES = 100
 _HELD_OUT_MINIBATCHES = 4  # Per iteration, with validation: few compared with its updates.
 _DRAIN_SECS = 5.0
 _SNAPSHOT_SECS = 30.0
+_IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
+_TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
+_ITEMS_A_ROUND = 64  # Segments, or bundles of them: A flood of segments must not keep the trainer waiting.
 
 
 def serve(role: Role) -> int:
@@ -85,16 +90,276 @@ def serve(role: Role) -> int:
     return EXIT_RESUMABLE
 
 
+class ReplayService:
+    """One loop, `step`, in the server's process: segments are stored or refused, blocks of minibatches leave.
+
+    Args:
+      ring: Where experience lives.
+      connection: To the server of this process.
+      blocks: The server's table of blocks: how full it is is known here without asking.
+      max_workers: Slots for workers; segments of others are refused.
+      draw: How minibatches are drawn.
+      pacing: When they may be.
+      snapshots: Writes the replay server's part of checkpoints.
+      order: Decides in which order segments are stored; None: as they come.
+
+    Attributes:
+      time_shares: Where the loop's time goes.
+      duplicates: Segments that were stored already.
+      malformed: Items with segments, and requests, that were refused.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        connection: Connection,
+        blocks: reverb.Table,
+        max_workers: int,
+        draw: DrawSettings,
+        pacing: Pacing,
+        snapshots: SnapshotWriter,
+        order: WorkerOrder | None = None,
+    ) -> None:
+        self._ring = ring
+        self._connection = connection
+        self._max_workers = max_workers
+        self._draw_settings = draw
+        self._pacing = pacing
+        self._snapshots = snapshots
+        self._order = order
+        self._blocks = blocks
+        self._wake = threading.Event()
+        self._segments = connection.reader(tables.SEGMENTS, prefetch=_ITEMS_A_ROUND, wake=self._wake)
+        self._requests = connection.reader(tables.REQUESTS, wake=self._wake)
+        self._snapshot_requests = connection.reader(tables.SNAPSHOTS, wake=self._wake)
+        self._priorities = draw.prioritized.priorities if draw.prioritized is not None else None
+        if self._priorities is not None:
+            self._td_errors = connection.reader(tables.PRIORITIES, wake=self._wake)
+        self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
+        self._server_start = time.time_ns()
+        self._latest_session = 0
+        self._is_held_back = False
+        self._told: tuple[int, int, bool] | None = None  # What the newest message of what is stored was about.
+        self._tell_at = 0.0
+        self._received = 0
+        self.time_shares = TimeShares(after_first=None)
+        self.duplicates = 0
+        self.malformed = 0
+        self._publish_stored()
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What the trainer's request waits for, None if nothing waits."""
+        if not self._pending or not self._is_held_back:
+            return None
+        request, done = self._pending[0]
+        why, told = _why_untrained(self._ring), self._pacing.waiting_for(request)
+        if why is None:
+            return told
+        if self._pacing.allowed(request, done) > 0:
+            return f"experience to train on{why}"
+        return f"{told}; nothing to train on so far{why}" if self._ring.filled_rows else told
+
+    def step(self) -> None:
+        """Takes in what has arrived, then serves what may be served; waits a few ms where there was nothing to do."""
+        self._wake.clear()
+        if self._priorities is not None:
+            with self.time_shares.spend("priorities"):
+                self._measure(self._priorities)
+        self._take_snapshots()
+        stored = self._ingest()
+        served = self._serve()
+        if not stored and not served:
+            with self.time_shares.spend("idle"):
+                self._wake.wait(_IDLE_SECS)
+
+    def drain(self, secs: float) -> None:
+        """Takes in the segments still on their way, when the run stops."""
+        deadline = time.monotonic() + secs
+        while time.monotonic() < deadline and (self._ingest() or self._connection.size(tables.SEGMENTS)):
+            pass
+        self._publish_stored()
+
+    # What comes in.
+
+    def _measure(self, priorities: Priorities) -> None:
+        """The TD errors of drawn steps become their priorities."""
+        while (arrays := self._td_errors.get(0)) is not None:
+            rows, errors = arrays
+            if np.isfinite(errors).all():  # Else training has diverged, and goes back to a checkpoint.
+                with self._ring.lock:
+                    priorities.measure(rows.reshape(-1), errors.reshape(-1))
+
+    def _take_snapshots(self) -> None:
+        """Takes the ring's header for the checkpoints that the trainer is writing: here, nothing is half stored."""
+        while (arrays := self._snapshot_requests.get(0)) is not None:
+            try:
+                request = tables.Snapshot.from_wire(arrays)
+                with self.time_shares.spend("snapshots"):
+                    self._snapshots.take(request.checkpoint, is_far=request.is_far)
+            except ValueError as error:
+                self._refuse("request for a snapshot", error)
+
+    def _ingest(self) -> bool:
+        """Stores the segments that have arrived."""
+        count = 0
+        with self.time_shares.spend("storing"):
+            while count < _ITEMS_A_ROUND and (arrays := self._segments.get(0)) is not None:
+                count += 1
+                self._store(self._read_segments(arrays))
+            self._received += count
+            if count == 0 and self._order is not None:
+                count = self._append(self._order.release())
+        if self._news() != self._told and time.monotonic() >= self._tell_at:
+            self._publish_stored()
+        return count > 0
+
+    def _read_segments(self, arrays: Sequence[np.ndarray]) -> list[Segment]:
+        """What came from a worker; nothing if any of it can't be stored."""
+        try:
+            segments = from_wire(arrays, self._ring.layout)
+            for segment in segments:
+                if segment.worker_id >= min(self._max_workers, MAX_WORKERS):
+                    raise MalformedSegmentError(f"worker {segment.worker_id} of at most {self._max_workers}")
+                if segment.num_rows > self._ring.max_segment_rows:
+                    raise MalformedSegmentError(f"{segment.num_rows} rows, {self._ring.max_segment_rows} may be")
+            return segments
+        except MalformedSegmentError as error:
+            self._refuse("segment", error)
+            return []
+
+    def _store(self, segments: Sequence[Segment]) -> None:
+        if self._order is None:
+            self._append(segments)
+        else:
+            for segment in segments:
+                self._append(self._order.take(segment))
+        for worker_id in {segment.worker_id for segment in segments}:
+            self._pacing.heard(worker_id)
+
+    def _append(self, segments: Sequence[Segment]) -> int:
+        """Stores segments, and returns how many there were."""
+        self.duplicates += len(segments) - self._ring.extend(segments)
+        return len(segments)
+
+    def _news(self) -> tuple[int, int, bool]:
+        """Changes where workers or the trainer have something to hear."""
+        return self._received, self._ring.segments, self._snapshots.is_wanted
+
+    def _publish_stored(self) -> None:
+        self._told = self._news()
+        received, _, is_wanted = self._told
+        stored = tables.Stored(self._server_start, self._ring.env_steps, self._ring.worker_rows(), is_wanted, received)
+        with self.time_shares.spend("telling what is stored"):
+            self._connection.put(tables.STATUS, stored.to_wire())
+        self._tell_at = time.monotonic() + _TELL_SECS
+
+    def _refuse(self, what: str, error: ValueError) -> None:
+        self.malformed += 1
+        logging.error("refused a %s: %s", what, error)
+
+    # What goes out.
+
+    def _serve(self) -> bool:
+        """Draws one block for the oldest request, if it may be drawn and there is room for it."""
+        while (arrays := self._requests.get(0)) is not None:
+            try:
+                self._accept(tables.Request.from_wire(arrays))
+            except ValueError as error:
+                self._refuse("request", error)
+        if not self._pending:
+            return False
+        count = self._next_count()
+        self._is_held_back = count is None
+        if count is None or self._blocks.info.current_size >= tables.MAX_BLOCKS:
+            return False
+        request, done = self._pending[0]
+        is_offline = request.iteration == tables.OFFLINE
+        env_steps = 0 if is_offline else self._pacing.env_steps(request.iteration)
+        settings = self._draw_settings.at(env_steps, request.updates - request.first, request.iteration)
+        with self.time_shares.spend("drawing"):
+            block = make_block(self._ring, settings, request, done, count)
+        if not is_offline:
+            block.env_steps, block.init_steps = env_steps, self._ring.init_steps
+        with self.time_shares.spend("sending minibatches"):
+            self._connection.put(tables.BLOCKS, block.to_wire())
+        self._pending[0] = (request, done + count)
+        if done + count == request.count:
+            self._pending.pop(0)
+        return True
+
+    def _accept(self, request: tables.Request) -> None:
+        """Queues a request, by iteration; a newer trainer's, or a repeated one, replaces what it asks for again."""
+        if request.iteration == tables.OFFLINE and (self._draw_settings.prior is None or request.count < 1):
+            raise ValueError("this run has no prior data, or the number of offline updates is missing")
+        if request.count == tables.AS_DUE and self._pacing.updates_per_env_step is None:
+            raise ValueError("this run has no updates_per_env_step: say how many minibatches")
+        if request.session < self._latest_session:
+            logging.warning("a request of session %d is of an earlier trainer and is ignored", request.session)
+            return
+        self._latest_session = request.session
+        self._pending = [
+            (other, done)
+            for other, done in self._pending
+            if other.session == request.session and other.iteration != request.iteration
+        ]
+        self._pending.append((request, 0))
+        self._pending.sort(key=lambda pending: pending[0].iteration)
+
+    def _next_count(self) -> int | None:
+        """Minibatches of the next block, for the oldest request; None while it is held back."""
+        request, done = self._pending[0]
+        if request.iteration == tables.OFFLINE:
+            return min(request.count - done, self._draw_settings.max_block_minibatches)
+        if request.count == tables.AS_DUE:
+            settled = self._settle(request)
+            if settled is None:
+                return None
+            self._pending[0] = (settled, 0)
+            request = settled
+        if request.count == 0:
+            return 0  # A block that says so.
+        if _why_untrained(self._ring) is not None:
+            return None
+        allowed = self._pacing.allowed(request, done)
+        return min(allowed, self._draw_settings.max_block_minibatches) if allowed > 0 else None
+
+    def _settle(self, request: tables.Request) -> tables.Request | None:
+        """See `Pacing.settle`. An iteration that is complete has no updates where there is nothing to train on.
+
+        They become due with a later one. It is not held back: its workers would wait for its end, and with them what
+        is to be trained on.
+        """
+        settled, why = self._pacing.settle(request), _why_untrained(self._ring)
+        if settled is None or settled.count == 0 or why is None:
+            return settled
+        what, secs = "iteration %d has no updates yet%s", 60
+        logging.log_every_n_seconds(logging.WARNING, what, secs, request.iteration, why)
+        return dataclasses.replace(settled, count=0)
+
+
+def _why_untrained(ring: Ring) -> str | None:
+    """Why there is nothing to train on; None: there is."""
+    if ring.training_steps:
+        return None
+    if ring.ring_steps:
+        return ", all that the ring holds is held out: lower validation_share, or raise buffer_size"
+    return (
+        ", no sample starts yet at what the ring holds, because the steps behind it that a sample needs are still "
+        "to come: raise env_steps_per_iter, or have fewer environments a worker"
+    )
+
+
+# Parts of a run's server.
+
+
 def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCopy | None]:
-    params, taken = role.params, taken_by(role.paths)
-    rows = capacity_rows(params, layout)
-    places = folders_of_ring(role.paths, role.variables.replay_dir or role.paths.replay, taken)
-    if taken is not None and taken.has_rows:
-        move_ring(taken, places, layout, rows)
+    params, paths, taken = role.params, role.paths, taken_by(role.paths)
     ring, copy = open_ring(
-        places,
+        role.variables.replay_dir or paths.replay,
+        paths,
         layout,
-        rows,
+        capacity_rows(params, layout),
         slack_rows(params, layout),
         from_checkpoint=role.deterministic,
         work=work,
@@ -102,7 +367,7 @@ def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCo
     if taken is not None and taken.has_rows:
         work.doing = "experience of another run"
         # In lock-step an iteration promises updates for its own steps; else the ratio is a limit.
-        fill(ring, taken, places, params.frame_stack, counts=params.asynchronous)
+        fill(ring, taken, paths.trainer_checkpoints, params.frame_stack, counts=params.asynchronous)
     return ring, copy
 
 

@@ -1,19 +1,28 @@
-"""A ring as it is on disk, read without changing it: that of another run, or of imported experience."""
+"""The ring of another run, or of imported experience: read as it is on disk, and taken into the ring of a new run.
+
+A run takes experience once, before its first checkpoint and before the replay server serves: the ring's header then
+has the mark of the run. A server that is killed meanwhile begins again with an empty ring.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import zlib
-from collections.abc import Iterator, Sequence
+import itertools
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+from absl import logging
 
 from tfagents_system.errors import UserError
+from tfagents_system.hyperparameters import FrameStack
+from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import (
     HISTORY,
     STEP_FIRST,
     STEP_LAST,
+    Ring,
     RingRows,
     episode_of,
     is_held_out,
@@ -21,7 +30,11 @@ from tfagents_system.replay.ring import (
     kind_of_step,
 )
 from tfagents_system.replay.ring_files import DESCRIPTION, RingFiles, row_ranges
+from tfagents_system.run_files.kept_checkpoints import newest_complete
+from tfagents_system.run_files.taken import Taken
 from tfagents_system.transport.segments import OPTIONAL_COLUMNS, Column, Layout, Segment
+
+_SEGMENTS_AT_ONCE = 1000
 
 
 class StoredRing(RingRows):
@@ -41,14 +54,17 @@ class StoredRing(RingRows):
 
     def __init__(self, folder: Path) -> None:
         folder = ring_folder(folder)
-        files = RingFiles.find(folder)
-        header = files.newest_header("r") if files is not None else None
-        if files is None or header is None:
-            raise UserError(
-                f"the replay ring in {folder} can't be read: it is damaged, or another version of this program made "
-                "it. Give another run"
-            )
-        super().__init__(files, mode="r")
+        try:
+            files = RingFiles.find(folder)
+            header = files.newest_header() if files is not None else None
+            if files is None or header is None:
+                raise UserError(
+                    f"the replay ring in {folder} can't be read: it is damaged, or another version of this program "
+                    "made it. Give another run"
+                )
+            super().__init__(files, mode="r")
+        except OSError as error:
+            raise UserError(f"the replay ring in {folder} can't be read ({error.strerror}): give another run") from None
         self.rows, self._end = int(header["filled_rows"]), int(header["total_rows"])
         self._first = self._end - self.rows
         self.env_steps = int(header["env_steps"])
@@ -70,7 +86,7 @@ class StoredRing(RingRows):
             segment = self._segment(begin, end)
             if segment is not None:
                 yield segment
-            elif begin != self._first:  # The oldest one may have lost rows, which is no damage.
+            else:
                 self.damaged_steps += end - begin - 1
 
     def longest_segment_rows(self, newest_rows: int) -> int:
@@ -95,11 +111,12 @@ class StoredRing(RingRows):
             begin = end
 
     def _segment(self, begin: int, end: int) -> Segment | None:
-        if end - begin < 2:  # What is left of an overwritten one.
+        if end - begin < 2:  # A row of a damaged one.
             return None
         per_observation = [self._copy(column, begin, end) for column in self.per_observation]
         per_transition = [self._copy(column, begin, end - 1) for column in self.per_transition]
-        if self._checksum(begin, per_observation, per_transition) != int(self.crc[(end - 1) % self.num_rows]):
+        # After the copies were made: a run may write over the rows meanwhile.
+        if self.checksum(begin, end - 1 - begin) != int(self.crc[(end - 1) % self.num_rows]):
             return None
         *seen, steps_left, step_type = per_observation
         observation, further = seen[: len(self.layout.observation)], seen[len(self.layout.observation) :]
@@ -134,15 +151,6 @@ class StoredRing(RingRows):
             **optional,
         )
 
-    def _checksum(self, begin: int, *kinds: Sequence[np.ndarray]) -> int:
-        """As of RingRows, of copies: a run may write over the rows meanwhile. The columns of a range are together."""
-        crc, head = zlib.crc32(begin.to_bytes(8, "little")), self.num_rows - begin % self.num_rows
-        for columns in kinds:
-            for part in (slice(0, head), slice(head, None)):
-                for values in columns:
-                    crc = zlib.crc32(np.ascontiguousarray(values[part]).data, crc)
-        return crc
-
     def _copy(self, column: np.ndarray, begin: int, end: int) -> np.ndarray:
         return np.concatenate([column[part] for part in row_ranges(begin, end, self.num_rows)])
 
@@ -169,8 +177,8 @@ def differences(
     """A line for each column that only one of two layouts has, or that differs.
 
     Args:
-      makes_do: Without those for which `fitted` can make do: `explored` and `episode`, and columns of potentials and
-        returns that nobody asks for.
+      makes_do: Without those for which `add_segments` can make do: `explored` and `episode`, and columns of potentials
+        and returns that nobody asks for.
       words: What the two are called.
     """
     unasked = {"explored", "episode"} if makes_do else set()
@@ -182,10 +190,9 @@ def differences(
         return {column.name: f"{column.dtype} {list(column.shape)}{_of_count(column)}" for column in columns}
 
     first, second = kinds(ours), kinds(theirs)
-    names = [*first, *(name for name in second if name not in first)]
     return [
         f"{name}: {words[0]} {first.get(name, 'none')}, {words[1]} {second.get(name, 'none')}"
-        for name in names
+        for name in first | second
         if first.get(name) != second.get(name)
     ]
 
@@ -194,11 +201,85 @@ def _of_count(column: Column) -> str:
     return f", one of {column.count}" if column.count else ""
 
 
-def fitted(segment: Segment, layout: Layout) -> Segment:
-    """A segment of another ring for this layout: no action has explored where nobody has said so."""
+# Into the ring of a new run.
+
+
+def fill(ring: Ring, taken: Taken, checkpoints: Path, frame_stack: FrameStack = 1, *, counts: bool = False) -> None:
+    """Fills the ring with the experience of another run, unless that was done or the run has a checkpoint.
+
+    Args:
+      ring: Of the run.
+      taken: What the run takes.
+      checkpoints: Of the run.
+      frame_stack: How many frames of which leaves samples see at once.
+      counts: The rows count for the ratio of updates to steps.
+
+    Raises:
+      UserError: The other ring has another layout, can't be read, or has segments that are too long for this one, or
+        numbers that are not finite.
+    """
+    if ring.run == taken.mark or newest_complete(checkpoints) is not None:
+        return
+    began, source = time.monotonic(), Path(taken.run)
+    discard(ring.folder)
+    ring.clear()
+    stored = StoredRing(source)
+    if lines := differences(ring.layout, stored.layout):
+        raise UserError(f"SAC_FROM={source} has another layout than this run: {'; '.join(lines)}")
+    add_segments(ring, finite(stored.segments(ring.capacity_rows), f"SAC_FROM={source}"), source, frame_stack)
+    if stored.damaged_steps:
+        logging.error("%s: %d steps were damaged and are left out", source, stored.damaged_steps)
+    ring.begin_run(taken.mark, taken.env_steps, counts_rows=counts)
+    ring.make_durable()
+    logging.info("the ring has %d steps of %s after %.1f s", ring.ring_steps, source, time.monotonic() - began)
+
+
+def finite(segments: Iterable[Segment], what: str) -> Iterator[Segment]:
+    """The same segments; raises UserError, which begins with `what`, at the first number that is not finite."""
+    for segment in segments:
+        arrays = [*segment.observation, *segment.action, segment.reward, segment.discount]
+        if not all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f"):
+            raise UserError(f"{what} has numbers that are not finite (NaN or infinite): give another run")
+        yield segment
+
+
+def add_segments(ring: Ring, segments: Iterable[Segment], source: Path, frame_stack: FrameStack) -> None:
+    """Stores segments of others, as samples with such stacks may start in them; arguments and errors as of `fill`."""
+    numbered = _renumbered(segments, ring.total_rows) if ring.layout.episode is not None else segments
+    fitting = (_fit(segment, ring.layout, frame_stack) for segment in numbered)
+    while together := list(itertools.islice(fitting, _SEGMENTS_AT_ONCE)):
+        try:
+            ring.take_over(together)
+        except ValueError as error:
+            raise UserError(f"SAC_FROM={source}: {error}: raise buffer_size") from None
+
+
+def _renumbered(segments: Iterable[Segment], rows: int) -> Iterator[Segment]:
+    """Gives episodes of others numbers that are nobody's: below 0, and below those of the ring's first `rows` rows.
+
+    Where nobody has said what belongs together, each segment is an episode.
+    """
+    known: dict[object, int] = {}
+    for segment in segments:
+        number, first = (None, 0) if segment.episode is None else segment.episode[0].tolist()
+        key = (segment.worker_id, number) if number is not None else object()
+        new = known.setdefault(key, -1 - rows - len(known))
+        yield dataclasses.replace(segment, worker_id=0, episode=np.array([[new, first]], np.int64))
+
+
+def _fit(segment: Segment, layout: Layout, frame_stack: FrameStack) -> Segment:
+    """The segment for a ring of other optional columns and perhaps longer stacks.
+
+    No action has explored where nobody has said so, and no sample starts where frames before it are missing.
+    """
     explored = segment.explored if segment.explored is not None else np.zeros(len(segment.reward), np.uint8)
+    context, missing = segment.context, layout.history_rows(frame_stack) - segment.history
+    if not segment.starts_episode and missing > context:
+        context = min(missing, len(segment.reward) - segment.deferred)
     return dataclasses.replace(
         segment,
+        lead=context,
+        context=context,
         explored=explored if layout.explored is not None else None,
         returns=segment.returns if layout.returns is not None else None,
         potential=segment.potential if layout.potential is not None else None,

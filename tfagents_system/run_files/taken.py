@@ -36,7 +36,6 @@ class Taken:
       run: The other run directory, or a folder of imported experience.
       checkpoint: The agent's folder in it; None: no agent is taken.
       train_step, iteration, env_steps: Where the other run was; counted on from with `all`, else 0.
-      moves: The ring is moved, not copied: the other run was moved aside for this one (`--fresh`).
       mark: Tells a ring that counts for this run from one that is still the other's.
     """
 
@@ -47,7 +46,6 @@ class Taken:
     train_step: int = 0
     iteration: int = 0
     env_steps: int = 0
-    moves: bool = False
     mark: int = 0
 
     @property
@@ -62,7 +60,7 @@ class Taken:
 
     def from_aside(self, aside: Path) -> Taken:
         """The same where the other run was moved to."""
-        return dataclasses.replace(self, run=str(aside), moves=True)
+        return dataclasses.replace(self, run=str(aside))
 
     def copy_agent(self, folder: Path) -> None:
         """Copies the agent's files into a new folder.

@@ -1,21 +1,100 @@
-"""How many updates the trainer's iteration has, what it asks the replay server for, and the blocks that come.
+"""Where training is, how many updates an iteration has, what the replay server is asked for, and the blocks that come.
 
 An iteration begins, is asked for (`request`), gets blocks (`take`) until it `is_complete`, and ends.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
 
-from tfagents_system.agents.iteration_counts import updates_due
-from tfagents_system.trainer.state import TrainerState
+from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, Waiting
 
 _DEADLINE_SECS = 24 * 3600.0  # A slow simulator may take hours for an iteration; the workers are supervised.
 _ASK_AGAIN_SECS = 3.0
 _POLL_SECS = 0.2
+
+
+@dataclasses.dataclass
+class TrainerState:
+    """What the trainer knows in addition to the agent's variables.
+
+    Attributes:
+      iteration: Iterations completed.
+      env_steps: Environment steps of the run, as the newest block has counted them.
+      best: The best policy of the present stage, as best.json has it; None before the first evaluation.
+      recoveries: How often training diverged and went back to a checkpoint; random numbers depend on it.
+      iteration_start: Train step at which the current iteration began.
+      ended_early: Why the run ends before its last iteration, where it does.
+      ended_for: The settings for which it does, as `settings_of_end` has them.
+      evaluations: Rows of evaluations in metrics.csv that all of this follows from.
+      evaluated: Policy checkpoint whose evaluation is under way.
+      saved_policies: `policies_in_use` at each of the last saves, as many as may be gone back to.
+      end_env_steps, earlier_end_env_steps: `env_steps` when the last iteration ended, and when the one before it did.
+      network_resets: How often networks were drawn anew.
+      policy_steps: Environment steps after the first random ones, as the newest block has counted them.
+      uncounted_updates: Updates that were done before the first step that the ratio of both counts.
+    """
+
+    iteration: int = 0
+    env_steps: int = 0
+    best: dict[str, Any] | None = None
+    recoveries: int = 0
+    iteration_start: int = 0
+    ended_early: str | None = None
+    ended_for: str | None = None
+    evaluations: int = 0
+    evaluated: str | None = None
+    saved_policies: list[list[str]] = dataclasses.field(default_factory=list)
+    end_env_steps: int = 0
+    earlier_end_env_steps: int = -1
+    network_resets: int = 0
+    policy_steps: int = 0
+    uncounted_updates: int = 0
+
+    @property
+    def policies_in_use(self) -> list[str]:
+        """Policy checkpoints of which one is the best, or may turn out to be."""
+        best = None if self.best is None else self.best["checkpoint"]
+        return [name for name in (best, self.evaluated) if name is not None]
+
+
+class Period(NamedTuple):
+    """One period.
+
+    Attributes:
+      iterations: Its length.
+      env_steps: Its length, where that is given instead: then `iterations` does not count.
+    """
+
+    iterations: int
+    env_steps: int | None
+
+    @classmethod
+    def of(cls, params: TrainParamsBase, kind: Literal["eval", "checkpoint"]) -> Period:
+        return cls(getattr(params, f"{kind}_period_iters"), getattr(params, f"{kind}_period_env_steps"))
+
+    def passed(self, iteration: int, env_steps: int) -> int:
+        """Multiples of it that are reached after so many iterations and steps; -1 before the beginning (-1, -1)."""
+        return iteration // self.iterations if self.env_steps is None else env_steps // self.env_steps
+
+    def is_due(self, state: TrainerState) -> bool:
+        """Whether the last iteration has reached a multiple; also before the first iteration."""
+        now = self.passed(state.iteration, state.end_env_steps)
+        return now > self.passed(state.iteration - 1, state.earlier_end_env_steps)
+
+
+def parts_of(train_step: int, count: int, period: int | None) -> Iterator[slice]:
+    """The parts of `count` updates after `train_step`: each ends at a multiple of the period, or with the last one."""
+    first, period = 0, period or train_step + count
+    while first < count:
+        end = min(count, first + period - (train_step + first) % period)
+        yield slice(first, end)
+        first = end
 
 
 class IterationPlan:
@@ -31,8 +110,6 @@ class IterationPlan:
       train_step: Updates done since the run began.
       num_iter: Iterations of the run.
       updates_of_iteration: Of each; None: experience decides.
-      ratio: Updates for each environment step; None: no ratio.
-      least_ratio: Those that workers wait for; None: they never do.
       offline_updates: Of the iteration `tables.OFFLINE` before the first, where the state begins with it.
 
     Attributes:
@@ -45,23 +122,18 @@ class IterationPlan:
         train_step: Callable[[], int],
         num_iter: int,
         updates_of_iteration: int | None,
-        ratio: float | None = None,
         offline_updates: int = 0,
-        least_ratio: float | None = None,
     ) -> None:
         self._state = state
         self._train_step = train_step
         self._num_iter = num_iter
         self._updates_per_iter = updates_of_iteration
-        self._ratio = ratio
         self._offline_updates = offline_updates
-        self._least_ratio = least_ratio
-        self.total = self._planned
+        self.begin()
 
     def begin(self) -> None:
         """The current iteration is asked for, from its start or from where a stop has left it."""
-        self.total = self._planned
-        self._follow_ratios()
+        self.total = self._offline_updates if self.is_offline else self._updates_per_iter
 
     @property
     def is_offline(self) -> bool:
@@ -69,24 +141,9 @@ class IterationPlan:
         return self._state.iteration == tables.OFFLINE
 
     @property
-    def _planned(self) -> int | None:
-        """Updates of the current iteration, as far as it is known before its experience has come."""
-        return self._offline_updates if self.is_offline else self._updates_per_iter
-
-    def _follow_ratios(self) -> None:
-        """Ratios that were changed count from the last iteration's end on: what came before has had its updates."""
-        state, steps = self._state, self._state.end_policy_steps
-        if steps and (self._ratio, self._least_ratio) != (state.ratio, state.least_ratio):
-            state.paced_from_update, state.paced_from_step = state.iteration_start, steps
-            if self._ratio is not None and self._ratio != state.ratio:
-                state.ratio_offset = updates_due(steps, self._ratio) - state.iteration_start
-        state.ratio, state.least_ratio = self._ratio, self._least_ratio
-
-    @property
     def paced(self) -> tuple[int, int]:
-        """Updates and policy steps since the run has its ratios: as `tables.Progress` tells them."""
-        state = self._state
-        return self._train_step() - state.paced_from_update, state.policy_steps - state.paced_from_step
+        """Updates and policy steps that the ratio of both counts, as `tables.Progress` tells them."""
+        return self._train_step() - self._state.uncounted_updates, self._state.policy_steps
 
     def request(self, session: int, iteration: int) -> tables.Request | None:
         """Asks for what is left of the current iteration, or for the next one.
@@ -94,17 +151,17 @@ class IterationPlan:
         Returns:
           None where there is nothing to ask for, or not yet.
         """
-        if iteration == self._state.iteration:
+        state = self._state
+        if iteration == state.iteration:
             first, total, updates = self.done, self.total, self._train_step()
         elif self.total is not None:
-            first, total, updates = 0, self._updates_per_iter, self._state.iteration_start + self.total
+            first, total, updates = 0, self._updates_per_iter, state.iteration_start + self.total
         else:
             return None
         if iteration >= self._num_iter or (total is not None and total <= first):
             return None
         count = tables.AS_DUE if total is None else total - first
-        state = self._state
-        return tables.Request(session, iteration, first, count, updates, state.recoveries, state.ratio_offset)
+        return tables.Request(session, iteration, first, count, updates, state.recoveries, state.uncounted_updates)
 
     def take(self, block: tables.Block) -> int:
         """Notes what a block tells; returns how many of its minibatches are to be trained on."""
@@ -137,9 +194,8 @@ class IterationPlan:
         if not self.is_offline:  # After that one nothing has been collected yet.
             state.earlier_end_env_steps, state.end_env_steps = state.end_env_steps, state.env_steps
         state.iteration += 1
-        self._state.iteration_start = self._train_step()
-        self._state.end_policy_steps = self._state.policy_steps
-        self.total = self._planned
+        state.iteration_start = self._train_step()
+        self.begin()
 
 
 class Minibatches:

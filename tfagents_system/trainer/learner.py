@@ -19,8 +19,8 @@ from tfagents_system.role import RESET_STREAM, TRAIN_STREAM, Role
 from tfagents_system.run_files.kept_checkpoints import AGENT
 from tfagents_system.run_files.taken import Taken, taken_by
 from tfagents_system.settings.variables import NETWORKS
-from tfagents_system.trainer.state import TrainerState, parts_of
-from tfagents_system.trainer.trainer_checkpoints import ReplaySnapshots, TrainerCheckpoints
+from tfagents_system.trainer.iteration_plan import TrainerState, parts_of
+from tfagents_system.trainer.trainer_checkpoints import TrainerCheckpoints
 from tfagents_system.transport.connection import Connection
 from tfagents_system.transport.tables import OFFLINE, PRIORITIES
 
@@ -30,8 +30,7 @@ class Learner:
 
     Args:
       role: The trainer's process.
-      snapshots: As of TrainerCheckpoints.
-      connection: To the replay server, for priorities.
+      connection: To the replay server.
 
     Attributes:
       agent: A TFAgent.
@@ -43,12 +42,7 @@ class Learner:
       block_update: The compiled update, once `compile` has made it.
     """
 
-    def __init__(
-        self,
-        role: Role,
-        snapshots: ReplaySnapshots,
-        connection: Connection | None = None,
-    ) -> None:
+    def __init__(self, role: Role, connection: Connection) -> None:
         self._role = role
         if role.variables.train_gpus:
             claim_gpu()
@@ -68,8 +62,9 @@ class Learner:
             self.agent,
             self.state,
             self.step_variable,
-            snapshots,
+            connection,
             role.paths.saved,
+            is_far=role.is_far,
         )
         self.resumed_at: int | None = None
         if self.restore():
@@ -90,17 +85,15 @@ class Learner:
     def _state_at_start(self, taken: Taken | None) -> TrainerState:
         """Of an agent that begins: where the other run was, if the run counts on from there."""
         if taken is not None and taken.iteration:
-            done = taken.train_step
             return TrainerState(
                 iteration=taken.iteration,
-                iteration_start=done,
-                ratio_offset=-done,
-                paced_from_update=done,
+                iteration_start=taken.train_step,
+                uncounted_updates=taken.train_step,
                 env_steps=taken.env_steps,
                 end_env_steps=taken.env_steps,
             )
         offline = offline_updates(self._role.params)
-        return TrainerState(iteration=OFFLINE if offline else 0, ratio_offset=-offline, paced_from_update=offline)
+        return TrainerState(iteration=OFFLINE if offline else 0, uncounted_updates=offline)
 
     @property
     def train_step(self) -> int:
@@ -145,7 +138,7 @@ class Learner:
 
     def _tell_errors(self, rows: np.ndarray, errors: np.ndarray) -> None:
         """Reports the TD errors `[K, B]` of a block and the rows that they are of, which become priorities."""
-        if self._connection is not None and (rows >= 0).any():  # Else all of them are of prior data.
+        if (rows >= 0).any():  # Else all of them are of prior data.
             self._connection.put(PRIORITIES, [rows, errors])
 
     def compile(self) -> None:
@@ -199,14 +192,10 @@ class Learner:
         self.seed_noise()
 
     def _choose_precision(self) -> str:
-        """The precision of matrix products; `auto` chooses once in a run."""
+        """The precision of matrix products, at each start anew: another machine's CPU may differ."""
         wanted: str = self._role.params.matmul_precision
-        state = self.state
-        if wanted == "auto":
-            wanted = state.matmul_precision or wanted
         precision, reason = choose_precision(wanted)
         if wanted == "auto":
-            state.matmul_precision = precision
             logging.info("matmul_precision=auto is %s%s", precision, f": {reason}" if reason else "")
         elif reason:
             logging.warning("matmul_precision=%s is not used: %s", wanted, reason)

@@ -124,9 +124,14 @@ class PolicyExport:
         return name
 
     def delete_agent(self, name: str) -> None:
-        """Leaves the policy of a checkpoint alone."""
-        for path in (self._paths.policy_checkpoints / name).glob(f"{AGENT}.*"):
+        """Leaves the policy of a checkpoint alone; see `delete_checkpoint`."""
+        for path in (self._paths.policy_checkpoints / name).glob(f"{AGENT}.*") if may_write(self._paths) else ():
             path.unlink(missing_ok=True)
+
+    def checkpoints(self) -> list[str]:
+        """The checkpoints on disk, by train step."""
+        names = [path.name for path in self._paths.policy_checkpoints.glob(f"{PREFIX}*")]
+        return sorted(name for name in names if train_step_of(name) is not None)
 
     def has_checkpoint(self, name: str) -> bool:
         """Whether that checkpoint is on disk."""
@@ -136,10 +141,6 @@ class PolicyExport:
         """Whether that checkpoint was due by a period, and not written for its evaluation alone."""
         return bool((read_json(self._paths.policy_checkpoints / name / MOMENT) or {}).get("is_periodic"))
 
-    def is_first(self, name: str) -> bool:
-        """Whether it is the oldest checkpoint on disk."""
-        return name == min(path.name for path in self._paths.policy_checkpoints.glob(f"{PREFIX}*"))
-
     def mark_best(self, best: Mapping[str, Any] | None) -> None:
         """Writes best.json: `checkpoint` names the best one, the rest says what it is like; None removes it."""
         if best is None:
@@ -148,24 +149,21 @@ class PolicyExport:
         write_json(self._paths.best_json, best, indent=1)
 
     def delete_checkpoint(self, name: str) -> None:
-        """Removes a checkpoint that was only kept until its evaluation was known."""
-        shutil.rmtree(self._paths.policy_checkpoints / name, ignore_errors=True)
+        """Removes a checkpoint. Where another start has taken the run directory over, it is of that one and stays."""
+        if may_write(self._paths):
+            shutil.rmtree(self._paths.policy_checkpoints / name, ignore_errors=True)
 
     def delete_later(self, train_step: int) -> None:
-        """Removes the checkpoints of later train steps: the run goes on from this one, and its rows of these are gone.
-
-        Where another start has taken the run directory over, they are of that one.
-        """
-        names = [path.name for path in self._paths.policy_checkpoints.glob(f"{PREFIX}*")]
-        later = [name for name in names if (step := train_step_of(name)) is not None and step > train_step]
-        for name in later if may_write(self._paths) else []:
-            self.delete_checkpoint(name)
+        """Removes the checkpoints of later train steps: the run goes on from this one, and their rows are gone."""
+        for name in self.checkpoints():
+            if (train_step_of(name) or 0) > train_step:
+                self.delete_checkpoint(name)
 
     def delete_earlier(self, name: str) -> None:
         """Removes the checkpoints before this one."""
-        earlier = [path for path in self._paths.policy_checkpoints.glob(f"{PREFIX}*") if path.name < name]
-        for path in earlier:
-            shutil.rmtree(path, ignore_errors=True)
+        for earlier in self.checkpoints():
+            if earlier < name:
+                self.delete_checkpoint(earlier)
 
     def _make_folders(self) -> None:
         for folder in (self._paths.policies, self._paths.policy_checkpoints):

@@ -8,31 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from pathlib import Path
-from typing import Any
 
 from absl import logging
 
 from tfagents_system.agents.block_update import DivergedError
-from tfagents_system.agents.iteration_counts import (
-    least_updates_per_env_step,
-    offline_updates,
-    ratio_of_run,
-    updates_of_iteration,
-)
+from tfagents_system.agents.iteration_counts import offline_updates, updates_of_iteration
 from tfagents_system.envs import specs
-from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.role import Role
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.taken import taken_by
 from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
-from tfagents_system.trainer.evaluations import PolicyEvaluations, WorkerReports
-from tfagents_system.trainer.iteration_plan import IterationPlan, Minibatches
+from tfagents_system.trainer.evaluations import WorkerReports
+from tfagents_system.trainer.iteration_plan import IterationPlan, Minibatches, parts_of
 from tfagents_system.trainer.learner import Learner
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.publisher import Publisher
-from tfagents_system.trainer.state import parts_of
-from tfagents_system.trainer.trainer_checkpoints import ReplaySnapshots, SaveError, TrainerSaves
+from tfagents_system.trainer.trainer_checkpoints import SaveError, TrainerSaves
 from tfagents_system.trainer.training_log import TrainingLog
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
@@ -52,17 +43,14 @@ class Trainer:
         self._role = role
         self._params = params = role.params
         self._connection = role.connect(role.is_stopped)
-        self._snapshots = ReplaySnapshots(self._connection, is_far=role.is_far)
-        learner = self._learner = Learner(role, self._snapshots, self._connection)
+        learner = self._learner = Learner(role, self._connection)
         self._state = learner.state
         self._plan = IterationPlan(
             self._state,
             lambda: learner.train_step,
             params.num_iter,
             updates_of_iteration(params),
-            ratio_of_run(params),
             offline_updates(params),
-            least_updates_per_env_step(params),
         )
         actions = specs.load_actions(role.paths.specs)
         self._export = PolicyExport(role.paths, learner.agent, actions, learner.step_variable, params.frame_stack)
@@ -75,10 +63,9 @@ class Trainer:
             self._state,
             self._export,
             self._saves,
-            self._log.is_last,
             begins_trained=offline_updates(params) > 0 or (taken is not None and taken.checkpoint is not None),
         )
-        self._evaluations = PolicyEvaluations(params, role, role.variables.straggler_secs)
+        self._reports = WorkerReports(role, self._log, self._evaluated_checkpoints, self._shares)
         self._follow(-1 if learner.resumed_at is None else learner.resumed_at)
         # Between policies that are published within an iteration; None: there are none.
         self._publish_period = params.publish_period_updates if params.asynchronous else None
@@ -104,7 +91,7 @@ class Trainer:
                 self._go_back(error)
         self.save_finally()  # Whatever happens during the last evaluation, the training is done.
         self._wait_for_evaluation()
-        if self._evaluations.is_due(self._state.iteration, self._state.end_env_steps, is_last=True):
+        if self._reports.is_due(self._state.iteration, self._state.end_env_steps, is_last=True):
             self._publish()  # It had to wait for the one before.
             self._wait_for_evaluation()
         if self._log.training_row.has_losses:
@@ -119,7 +106,8 @@ class Trainer:
         Raises:
           SaveError: It can't be written; the last checkpoint is as it was.
         """
-        self._saves.save_finally(self._moment(), lambda: self._log.beat("saving"))
+        self._log.beat("saving")
+        self._saves.save_finally()
 
     def stop(self) -> None:
         """`save_finally`, and its last words: how far it came."""
@@ -135,15 +123,13 @@ class Trainer:
     def _connect(self) -> None:
         self._role.wait_until_up(self._connection, _START_DEADLINE_SECS)
         self._minibatches = Minibatches(self._connection, self._plan, self._role.is_stopped)
-        self._publisher.watch(self._snapshots.status)
-        self._reports = WorkerReports(
-            self._role, self._connection, self._log, self._evaluations, self._evaluated_checkpoints, self._shares
-        )
+        self._publisher.watch(self._learner.checkpoints.status)
+        self._reports.connect(self._connection)
 
     def _begin(self) -> None:
         """Publishes the policy and asks for the first minibatches, at the start and after going back."""
         # What was asked for or published before is no longer meant.
-        self._session = self._reports.session = next_session(self._role.paths.trainer_session, self._session)
+        self._session = self._reports.session = max(time.time_ns(), self._session + 1)
         self._minibatches.begin(self._session)
         if not self._plan.is_offline:  # Workers wait for the policy after it.
             self._publish()
@@ -176,7 +162,7 @@ class Trainer:
     def _follow(self, train_step: int) -> None:
         """A start, or going back: what metrics have up to this train step counts, and decides what is best."""
         self._evaluated_checkpoints.begin(self._log.begin(train_step), train_step)
-        self._evaluations.begin()
+        self._reports.begin()
 
     def _train_iteration(self) -> None:
         """The updates of one iteration that are not done yet, block by block; then what is due after it."""
@@ -236,7 +222,7 @@ class Trainer:
             return self._minibatches.next(iteration, first, while_waiting)
 
     def _repeat_if_restarted(self) -> None:
-        self._publisher.repeat_if_restarted(self._evaluations.arrays)
+        self._publisher.repeat_if_restarted(self._reports.arrays)
 
     # Publishing.
 
@@ -244,69 +230,48 @@ class Trainer:
         """Publishes policy and progress; once in an evaluation's period also a policy to evaluate.
 
         An evaluation begins when the one before is over. The trainer waits for that or goes on, and has a later policy
-        evaluated (`PolicyEvaluations.is_awaited`).
+        evaluated (`WorkerReports.is_awaited`).
         """
-        version, evaluations = self._state.iteration, self._evaluations
-        is_due = evaluations.is_due(version, self._state.end_env_steps, self._log.is_last(version))
-        if is_due and evaluations.is_awaited:
+        version, reports = self._state.iteration, self._reports
+        is_due = reports.is_due(version, self._state.end_env_steps, self._log.is_last(version))
+        if is_due and reports.is_awaited:
             self._wait_for_evaluation()
-        elif not (evaluations.is_awaited or evaluations.is_over):
-            self._reports.leave_out_gone()
-        is_evaluated = is_due and evaluations.is_over
+        elif not (reports.is_awaited or reports.is_over):
+            reports.leave_out_gone()
+        is_evaluated = is_due and reports.is_over
         with self._shares.spend("publishing"):
             self._learner.follow_schedules()
             arrays = self._learner.read_policy(self._session)
             if is_evaluated:
-                evaluations.start(version, arrays, self._learner.train_step, self._state.end_env_steps)
-                self._evaluated_checkpoints.write(version)
+                reports.start(version, arrays, self._learner.train_step, self._state.end_env_steps)
             self._publisher.publish(arrays, arrays if is_evaluated else None, self._progress())
 
     def _progress(self) -> tables.Progress:
         iteration, train_step = self._state.iteration, self._learner.train_step
-        to_evaluate = self._evaluations.version if self._evaluations.arrays else -1
+        to_evaluate = self._reports.version if self._reports.arrays else -1
         return tables.Progress(self._session, iteration, train_step, to_evaluate, *self._plan.paced, self._role.run_id)
 
     # Evaluations.
 
     def _wait_for_evaluation(self) -> None:
         """Waits until the policy that was published for it is evaluated."""
-        evaluations = self._evaluations
+        reports = self._reports
         with self._shares.spend("waiting"):
-            while not evaluations.is_over:
+            while not reports.is_over:
                 if self._role.is_stopped():
                     raise StoppedError
-                self._reports.leave_out_gone()
+                reports.leave_out_gone()
                 self._publisher.check()
-                what = f"the evaluation of iteration {evaluations.version} by workers {evaluations.missing()}"
+                what = f"the evaluation of iteration {reports.version} by workers {reports.missing()}"
                 self._log.beat("waiting", waiting_for=what)
-                self._reports.take()
+                reports.take()
                 self._repeat_if_restarted()
                 time.sleep(_EVALUATION_POLL_SECS)
 
     # Saving.
 
     def _save_if_due(self) -> None:
-        if self._saves.save_if_due(self._moment(), self._snapshots.is_wanted, lambda: self._log.beat("saving")):
-            self._log.tell_callbacks("checkpoint", {})
-
-    def _moment(self) -> dict[str, Any]:
-        """For people who read a checkpoint's manifest."""
-        return {"env_steps": self._state.env_steps, "curriculum": self._log.training_row.curriculum}
-
-
-def next_session(path: Path, last: int) -> int:
-    """The number of a trainer's session, by which workers and the replay server tell an earlier one from a later one.
-
-    It is above those of all sessions of the run, also where the clock was set back since.
-
-    Args:
-      path: Remembers the newest one; in the run directory.
-      last: The newest one of this process, 0 before the first.
-    """
-    remembered = (read_json(path) or {}).get("session")
-    session = max(time.time_ns(), last + 1, remembered + 1 if isinstance(remembered, int) else 0)
-    try:
-        write_json(path, {"session": session})
-    except OSError as error:  # A full disk must not end the run; the clock alone has to do.
-        logging.warning("%s can't be written: %s", path, error.strerror)
-    return session
+        if self._saves.is_due():
+            self._log.beat("saving")
+            if self._saves.save():
+                self._log.tell_callbacks("checkpoint", {})

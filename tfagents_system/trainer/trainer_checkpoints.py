@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from absl import logging
 
-from tfagents_system.agents.iteration_counts import updates_of_iteration
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import held
 from tfagents_system.role import Role
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.heartbeat import TimeShares
-from tfagents_system.trainer.iteration_plan import IterationPlan
+from tfagents_system.trainer.iteration_plan import IterationPlan, Period, TrainerState
 from tfagents_system.trainer.policy_export import PolicyExport
-from tfagents_system.trainer.state import Period, TrainerState
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection
 
@@ -36,42 +34,10 @@ _REPLAY_SAVE_SECS = 20.0  # that the replay server may take for its part of a ch
 _SAVE_AGAIN_SECS = 30.0
 _LAST_SAVE_AGAIN_SECS = 2.0
 _WANTED_LOOK_SECS = 3.0
-# Where experience decides how many updates an iteration has: of the newest 1024 the replay server knows the steps of
-# each (ring_header.COUNTED_ITERATIONS), and the older of two kept checkpoints is to be among these.
-_MOST_ITERATIONS = 400
 
 
 class SaveError(Exception):
     """A checkpoint could not be written; those before it are as they were."""
-
-
-class ReplaySnapshots:
-    """Asks the replay server for its part of a checkpoint, and knows whether that one wants a checkpoint.
-
-    Args:
-      connection: To the replay server.
-      is_far: It does not see the trainer's run directory: it keeps its part in a checkpoint of its own.
-
-    Attributes:
-      status: Reads what that one tells of itself.
-    """
-
-    def __init__(self, connection: Connection, *, is_far: bool = False) -> None:
-        self._connection, self.is_far = connection, is_far
-        self.status = connection.newest(tables.STATUS)
-
-    def ask(self, name: str) -> bool:
-        """Has it write its part of the checkpoint with this name; may be repeated until that is there.
-
-        Returns:
-          Whether it has confirmed that it was asked.
-        """
-        return self._connection.try_put(tables.SNAPSHOTS, tables.Snapshot(name, self.is_far).to_wire(), _ASK_SECS)
-
-    def is_wanted(self) -> bool:
-        """Whether the ring is about to overwrite what older checkpoints need."""
-        arrays = self.status.get(timeout_secs=_LOOK_SECS)
-        return arrays is not None and tables.Stored.from_wire(arrays).checkpoint_wanted
 
 
 class _SavedState(tf.train.experimental.PythonState):
@@ -98,8 +64,12 @@ class TrainerCheckpoints:
       agent: A TFAgent; its optimizers are saved with it.
       state: Saved with it, and filled in by `restore`.
       train_step: The agent's counter of updates.
-      snapshots: The replay server's part of them.
+      connection: To the replay server, which writes its part of them.
       record: A file elsewhere that says that there are some, see `kept_checkpoints.why_lost`.
+      is_far: The server does not see this folder: it keeps its part in a checkpoint of its own.
+
+    Attributes:
+      status: Reads what the server tells of itself.
     """
 
     def __init__(
@@ -108,15 +78,18 @@ class TrainerCheckpoints:
         agent: Any,
         state: TrainerState,
         train_step: tf.Variable,
-        snapshots: ReplaySnapshots,
+        connection: Connection,
         record: Path | None = None,
+        *,
+        is_far: bool = False,
     ) -> None:
         self._folder, self._record = folder, record
         self._signature = signature_of(agent)
         self._checkpoint = tf.train.Checkpoint(agent=agent, train_step=train_step, state=_SavedState(state))
         self._state = state
         self._train_step = train_step
-        self._snapshots = snapshots
+        self._connection, self._is_far = connection, is_far
+        self.status = connection.newest(tables.STATUS)
         self._finishing: threading.Thread | None = None
         self._error: OSError | None = None
 
@@ -143,20 +116,12 @@ class TrainerCheckpoints:
             ) from None
         return newest
 
-    def save(
-        self,
-        replay_secs: float,
-        further: Mapping[str, Any],
-        when_complete: Callable[[], None] = lambda: None,
-        *,
-        wait: bool,
-    ) -> None:
+    def save(self, replay_secs: float, further: Mapping[str, Any], *, wait: bool) -> None:
         """Writes a checkpoint of this moment.
 
         Args:
           replay_secs: How long the replay server may take; after that the checkpoint is completed without its part.
-          further: For people who read the manifest.
-          when_complete: Called then, in that thread.
+          further: For the manifest.
           wait: Return when it is complete. Else an error of completing it is raised by the next call.
 
         Raises:
@@ -178,7 +143,6 @@ class TrainerCheckpoints:
                 if self._record is not None:
                     kept_checkpoints.remember(self._record, train_step)
                 kept_checkpoints.prune(self._folder, written=checkpoint.folder)
-                when_complete()
             except OSError as error:
                 self._error = error
 
@@ -200,6 +164,11 @@ class TrainerCheckpoints:
             error, self._error = self._error, None
             raise SaveError(f"a checkpoint can't be written to {self._folder}: {reason_of(error)}") from error
 
+    def is_wanted(self) -> bool:
+        """Whether the ring is about to overwrite what older checkpoints need."""
+        arrays = self.status.get(timeout_secs=_LOOK_SECS)
+        return arrays is not None and tables.Stored.from_wire(arrays).checkpoint_wanted
+
     def _wait_for_replay(self, partial: Path, secs: float) -> None:
         """Asks now and then: a replay server that was restarted has forgotten it."""
         deadline, ask_at = time.monotonic() + secs, 0.0
@@ -212,13 +181,18 @@ class TrainerCheckpoints:
                 return
             if now >= ask_at:
                 ask_at = now + _ASK_AGAIN_SECS
-                if self._snapshots.ask(kept_checkpoints.finished_name(partial)) and self._snapshots.is_far:
+                request = tables.Snapshot(kept_checkpoints.finished_name(partial), self._is_far)
+                is_asked = self._connection.try_put(tables.SNAPSHOTS, request.to_wire(), _ASK_SECS)
+                if is_asked and self._is_far:
                     return  # It completes one of its own.
             time.sleep(_POLL_SECS)
 
 
 class TrainerSaves:
     """Saves when it is due. A full disk is reported and tried again; it ends no training.
+
+    A checkpoint is due in its period (with the policy of the moment), before the first update, after
+    SAC_CHECKPOINT_MINUTES, and where the replay server could not keep the older ones any longer.
 
     Args:
       role: The trainer's process.
@@ -240,50 +214,33 @@ class TrainerSaves:
         self._deadline_secs = role.variables.save_deadline_secs
         self._period = Period.of(role.params, "checkpoint")
         self._save_at = self._look_at = 0.0
-        self._saved_step = -1  # Train step of the last checkpoint.
-        self._replaced = frozenset(learner.state.replaced)  # As the newest complete checkpoint has them.
-        self._saved_iteration = 0
-        self._follows_experience = updates_of_iteration(role.params) is None
-        self._exported_step = -1  # Train step of the policies on disk.
+        self._saved_step = self._exported_step = -1  # Train steps of the last checkpoint and of the policies on disk.
         self.error: str | None = None
 
     def begin(self, restored: bool) -> None:
         """Training begins, from the start or from a restored checkpoint."""
         if restored:
             self._saved_step, self._exported_step = self._learner.train_step, -1
-            self._saved_iteration = self._state.iteration
         self._save_at = time.monotonic() + self._checkpoint_secs
 
-    def save_if_due(self, further: Mapping[str, Any], is_wanted: Callable[[], bool], tell: Callable[[], None]) -> bool:
-        """All of it once in a checkpoint's period; a checkpoint also before the first update, after
-        SAC_CHECKPOINT_MINUTES or hundreds of iterations without one, and where the replay server could not keep the
-        older ones any longer.
-
-        Args:
-          further: For people who read the checkpoint's manifest.
-          is_wanted: Whether the replay server wants one; asked now and then.
-          tell: Called before all of it is written.
-
-        Returns:
-          Whether it has written a checkpoint.
-        """
-        iteration, train_step = self._state.iteration, self._learner.train_step
-        is_period = self._plan.done == 0 and self._period.is_due(self._state)
-        is_due = (
-            time.monotonic() >= self._save_at
-            or (is_period and train_step != self._saved_step)
-            or (self._follows_experience and iteration - self._saved_iteration >= _MOST_ITERATIONS)
-            or (self._is_time_to_look() and is_wanted())
-        )
-        if not is_due or iteration >= self._params.num_iter:
+    def is_due(self) -> bool:
+        """Whether something is to be saved now; the last iteration's end is saved by `save_finally`."""
+        if self._state.iteration >= self._params.num_iter:
             return False
-        self._saved_step, self._saved_iteration = train_step, iteration
+        return (
+            time.monotonic() >= self._save_at
+            or (self._is_period and self._learner.train_step != self._saved_step)
+            or (self._is_time_to_look() and self._learner.checkpoints.is_wanted())
+        )
+
+    def save(self) -> bool:
+        """Writes what is due; returns whether it could. Else it is tried again later."""
+        self._saved_step = self._learner.train_step
         try:
-            if is_period and iteration > 0:
-                self._save_all(further, tell, wait=False)
-            else:
-                with self._shares.spend("saving"):
-                    self._save_checkpoint(further, wait=False)
+            with self._shares.spend("saving"):
+                self._save_checkpoint(wait=False)
+                if self._is_period and self._state.iteration > 0:
+                    self._save_policies()
             return True
         except SaveError as error:
             self.error = str(error)
@@ -291,11 +248,8 @@ class TrainerSaves:
             logging.error("%s. Training goes on, it is tried again in %.0f s", error, _SAVE_AGAIN_SECS)
             return False
 
-    def save_finally(self, further: Mapping[str, Any], tell: Callable[[], None]) -> None:
+    def save_finally(self) -> None:
         """Writes all that is kept of this moment, and tries until SAC_SAVE_DEADLINE_SECS have passed.
-
-        Args:
-          further, tell: As of `save_if_due`.
 
         Raises:
           SaveError: It can't be written; the last checkpoint is as it was.
@@ -303,7 +257,9 @@ class TrainerSaves:
         deadline = time.monotonic() + self._deadline_secs - _REPLAY_SAVE_SECS
         while True:
             try:
-                self._save_all(further, tell, wait=True)
+                with self._shares.spend("saving"):
+                    self._save_checkpoint(wait=True)
+                    self._save_policies()
                 return
             except SaveError as error:
                 if time.monotonic() >= deadline:
@@ -319,42 +275,38 @@ class TrainerSaves:
             self.error = f"can't be written: {error}"
             logging.error("%s", self.error)
 
-    def _save_all(self, further: Mapping[str, Any], tell: Callable[[], None], wait: bool) -> None:
-        """Writes a checkpoint to resume from, one of the policy, and the policy as a SavedModel."""
-        with self._shares.spend("saving"):
-            tell()
-            self._save_checkpoint(further, wait)
-            self._save_policies()
-        logging.info("saved at train step %d, iteration %d", self._learner.train_step, self._state.iteration)
+    @property
+    def _is_period(self) -> bool:
+        return self._plan.done == 0 and self._period.is_due(self._state)
 
-    def _save_checkpoint(self, further: Mapping[str, Any], wait: bool) -> None:
+    def _save_checkpoint(self, *, wait: bool) -> None:
+        """A checkpoint to resume from."""
         self._save_at = time.monotonic() + self._checkpoint_secs
-        state, replay_secs = self._state, min(_REPLAY_SAVE_SECS, self._deadline_secs / 2)
-        state.replaced = [name for name in state.replaced if self._export.has_checkpoint(name)]
-        replaced = frozenset(state.replaced)
-
-        def delete_replaced() -> None:
-            """Those that neither this checkpoint nor the one before it, which is kept, names as the best."""
-            for name in replaced & self._replaced:
-                self._export.delete_checkpoint(name)
-            self._replaced = replaced
-
-        self._learner.checkpoints.save(replay_secs, further, delete_replaced, wait=wait)
+        state, before = self._state, self._state.saved_policies
+        state.saved_policies = [*before, state.policies_in_use][-3:]  # While it is written the two before it are kept.
+        try:
+            self._learner.checkpoints.save(
+                min(_REPLAY_SAVE_SECS, self._deadline_secs / 2), {"env_steps": state.env_steps}, wait=wait
+            )
+        except SaveError:
+            state.saved_policies = before
+            raise
         self.error = None
 
     def _save_policies(self) -> None:
-        """Once at a train step: after the last evaluation they are still the same."""
-        train_step = self._learner.train_step
+        """A checkpoint of the policy, and the policy as a SavedModel; once at a train step."""
+        train_step, iteration = self._learner.train_step, self._state.iteration
         if train_step == self._exported_step:
             return
         try:
-            name = self._export.save_checkpoint(self._state.iteration, is_periodic=True)
-            self._export.save_model(self._state.iteration)
+            name = self._export.save_checkpoint(iteration, is_periodic=True)
+            self._export.save_model(iteration)
             if not (self._params.keep_policies or self._params.num_eval_episodes):
                 self._export.delete_earlier(name)
         except (OSError, tf.errors.OpError) as error:
             raise SaveError(f"the policy can't be written: {reason_of(error)}") from error
         self._exported_step = train_step
+        logging.info("saved at train step %d, iteration %d", train_step, iteration)
 
     def _is_time_to_look(self) -> bool:
         if time.monotonic() < self._look_at:

@@ -88,7 +88,7 @@ class Layout:
       returns: None, or one more column of each transition: the discounted sum of the episode's rewards up to it.
       explored: None, or one more of each transition: 1 where the action is another one than the policy's greedy one.
       potential: None, or one more of each observation: what TrainParams.potential says of it.
-      episode: None, or one more of each observation: of which episode it is, and where in it (replay/episode_index.py).
+      episode: None, or one more of each observation: of which episode it is, and where in it (replay/hindsight.py).
       leaves: The names by which `frame_stack` knows the observation's columns.
     """
 

@@ -79,7 +79,7 @@ class Request:
     """The trainer asks for minibatches.
 
     Attributes:
-      session: Of the trainer, see `trainer_session`: blocks for an earlier one are dropped.
+      session: Of the trainer, a larger one for each of its starts: blocks for an earlier one are dropped.
       iteration: The iteration they are for; they are drawn when its experience has arrived. `OFFLINE`: at once, from
         prior data.
       first: Index of the first minibatch within the iteration (more than 0 after a stop in mid-iteration).
@@ -87,8 +87,7 @@ class Request:
         server decides when the iteration's experience has arrived, and says so in the block.
       updates: Updates done since the run began, before the first of these minibatches.
       recoveries: How often training went back to a checkpoint; each time the draws change.
-      ratio_offset: Updates that count as done for the ratio beside these, since it was another one before; may be
-        negative.
+      uncounted_updates: Those of `updates` that the ratio of updates to steps leaves out: offline ones, another run's.
     """
 
     session: int
@@ -97,12 +96,12 @@ class Request:
     count: int
     updates: int
     recoveries: int = 0
-    ratio_offset: int = 0
+    uncounted_updates: int = 0
 
     @property
     def counted_updates(self) -> int:
         """Updates that the ratio counts as done before the first of these minibatches."""
-        return max(0, self.updates + self.ratio_offset)
+        return max(0, self.updates - self.uncounted_updates)
 
     def to_wire(self) -> list[np.ndarray]:
         return [np.array(dataclasses.astuple(self), np.int64)]
@@ -145,7 +144,7 @@ class Block:
         were stored when the block was drawn.
       total: Minibatches of the whole iteration.
       held_out: Minibatches of held-out experience after the others, for measuring only; in an iteration's last block.
-      arrays: Of the samples (replay/samples.py), each `[count + held_out, B, ...]`. A block without minibatches has
+      arrays: Of the samples (replay/sampling.py), each `[count + held_out, B, ...]`. A block without minibatches has
         none: the iteration has no (more) updates.
       init_steps: Those of `env_steps` before training.
     """
@@ -180,12 +179,12 @@ class Progress:
     """How far the trainer has come.
 
     Attributes:
-      session: Of the trainer, see `trainer_session`: progress of an earlier session is ignored.
+      session: Of the trainer: progress of an earlier session is ignored.
       iteration: Iterations completed: the version of the newest policy.
       train_step: Updates done since the run began.
       eval_iteration: Version of the newest policy to evaluate; -1 if there is none.
-      paced_updates, paced_steps: Updates without offline ones, and environment steps after the first random ones as the
-        trainer's newest block has counted them, since the run has the ratios of both that it has now.
+      paced_updates, paced_steps: Updates that the ratio of both counts, and environment steps after the first random
+        ones as the trainer's newest block has counted them.
       run: The run's number in its run.json: a worker that knows another one starts anew.
       memory: Where the trainer shares its policies with the workers on its machine, see policies/weights.py.
     """

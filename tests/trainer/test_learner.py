@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tests.support.tiny_agents import ACTION, OBSERVATION, TinyParams
 from tfagents_system.agents.agent import make_agent, statistics_of
+from tfagents_system.trainer.iteration_plan import TrainerState
 from tfagents_system.trainer.learner import Learner
-from tfagents_system.trainer.state import TrainerState
 
 
 class Params(TinyParams):
