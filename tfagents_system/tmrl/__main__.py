@@ -202,7 +202,7 @@ def _start(config: Config, part: str, variables: dict[str, str], suffix: str = "
     command = ["bash", str(script), str(vars_file)]
     if config.values["RESET_TRAINING"] and part != WORKER and run_directory.has_begun(paths_of(config, part)):
         server = ["--from", str(paths_of(config, part).exp_dir), "--take", "replay"] if part == SERVER else []
-        command += ["--fresh", *server]  # The new run has the ring of the one before, which is moved aside.
+        command += ["--fresh", *server]  # The new run copies the ring of the one before, which is moved aside.
     return [*command, *(f"--set={name}={json.dumps(value)}" for name, value in config.attributes.items())]
 
 
