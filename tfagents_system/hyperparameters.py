@@ -352,7 +352,7 @@ class Hyperparameters:
     learned from, clipped to [-10, 10]; pixels of images are left alone. SimBa always normalises them."""
     strict_observation_bounds: bool = False
     """An observation beyond the finite bounds of its space is a fault of the environment. Otherwise it is kept, and the
-    log tells of each element once."""
+    log names it once."""
     normalize_rewards: bool = False
     """Rewards (with `n_step` > 1: their sums over n steps) are divided by the running standard deviation of the
     discounted return, and clipped to [-10, 10], before they are learned from. Can't be switched within a run."""

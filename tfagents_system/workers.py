@@ -292,8 +292,6 @@ class TooLargeError(Exception):
 class MemoryLimit:
     """Notes that the worker, with the processes of its environments, has grown too large.
 
-    `look` may be called in another thread than `check`.
-
     Args:
       worker_id: Named in the error.
       limit_mb: Of all processes together; None: no limit, and nothing is measured.

@@ -59,7 +59,7 @@ def test_it_tells_what_a_role_takes_over(shared: Running) -> None:
             "inputs",
             "params (SHA-256 aaaaaaaaaaaa there, d",
         ),
-        ({"identity": {}}, "inputs", "config (SHA-256 bbbbbbbbbbbb there, none here), specs"),
+        ({"identity": {}}, "inputs", "configuration (SHA-256 bbbbbbbbbbbb there, none here), environment's specs"),
         ({"kind": "boss"}, "kind", "'boss' is none of collect"),
         ({"kind": "trainer"}, "trainer", "has a trainer of its own"),
         ({"kind": DATA, "token": "nobody's"}, "session", "a connection without a session"),
@@ -204,6 +204,12 @@ def test_texts_of_clients_can_not_control_the_terminal_of_who_reads_the_log(
     with shared.said(shared.hello("a\x1b[2Jb\n" + 1000 * "c")) as (_, answer):
         assert answer.refused is not None
     assert "refused" in caplog.text and "\x1b" not in caplog.text and 501 * "c" not in caplog.text
+
+
+def test_each_reason_is_told(shared: Running, caplog: pytest.LogCaptureFixture) -> None:
+    for reason in ("one", "other", "one"):
+        shared.gateway._count(reason, "peer", f"because of {reason}")
+    assert [caplog.text.count(f"because of {reason}") for reason in ("one", "other")] == [1, 1]
 
 
 def test_the_end_of_the_run_is_told(tmp_path: Path) -> None:

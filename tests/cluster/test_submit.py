@@ -422,9 +422,10 @@ def test_what_sbatch_refuses_leaves_nothing(
     user: User, options: tuple[str, ...], environ: dict[str, Any], stays: bool
 ) -> None:
     user.add_tool("sbatch", REFUSING_SBATCH)
-    user.write_vars(f"SAC_EXP_DIR={shlex.quote(str(user.folder))}/mine/new/run\n")
+    (user.folder / "mine/empty").mkdir(parents=True)
+    user.write_vars(f"SAC_EXP_DIR={shlex.quote(str(user.folder))}/mine/empty/new/run\n")
     done = user.submit("--no_check", *options, **environ)
     assert done.returncode == 1 and f"sbatch: error: {environ.get('REASON', 'invalid partition')}\n" in done.stderr
     assert ("nothing was submitted" in done.stderr) == (not stays)
     assert len(user.calls) == 1
-    assert (user.folder / "mine").exists() == stays
+    assert [path.name for path in (user.folder / "mine/empty").iterdir()] == ["new"] * stays, "what was there stays"

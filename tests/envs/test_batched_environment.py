@@ -261,6 +261,10 @@ class Bare(VectorEnv):
 def test_what_can_not_be_told_apart_is_refused_with_its_remedy() -> None:
     with pytest.raises(UserError, match=r"autoreset mode can't be told .* is None\): set it to a gymnasium.vector"):
         BatchedEnvironment(Bare(None), 5)
+    different = Bare("NextStep")
+    different.observation_space = spaces.Box(np.array([[-9.0], [-9.0], [-8.0]]), 9.0, (3, 1), np.float32)
+    with pytest.raises(UserError, match="(?s)differ in their observation spaces.*build all lanes with the same space"):
+        BatchedEnvironment(different, 5)
     alone = batched_py_environment.BatchedPyEnvironment([NumberedEnv(0, 2)], multithreading=False)
     alone._envs = []
     with pytest.raises(UserError, match="no lanes in its `envs` that can be reset one by one: return a BatchedPy"):

@@ -79,10 +79,10 @@ def test_a_run_takes_its_iterations_and_the_evaluations_that_nothing_hides(
 def test_words_say_who_waits_and_how_many_workers_the_trainer_needs() -> None:
     facts = foretell(params(), SLOW_UPDATES, 2, 2)
     assert "100 updates/s" in facts and "workers wait for the trainer 95% of the time" in facts
-    assert facts[-1] == "1 worker would keep the trainer busy at 1 updates a step"
+    assert facts[-1] == "1 worker would keep the trainer busy at 1 updates per step"
     facts = foretell(params(updates_per_env_step=2.0), SLOW_STEPS, 2, None)
     assert "the trainer waits for the workers 80% of the time" in facts
-    assert facts[-1] == "10 workers would keep the trainer busy at 2 updates a step"
+    assert facts[-1] == "10 workers would keep the trainer busy at 2 updates per step"
 
 
 def test_a_check_measures_and_leaves_cpus_and_sizes_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:

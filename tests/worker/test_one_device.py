@@ -294,3 +294,23 @@ def test_reports_are_made_where_they_are_sent(monkeypatch: pytest.MonkeyPatch) -
         make()
     assert [table for table, _ in put] == [tables.REPORTS] * 3
     assert [Report.from_wire(arrays) for _, arrays in put] == report.parts()
+
+
+def test_a_wait_that_fails_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, now = Work(tmp_path), VirtualClock(100.0)
+    monkeypatch.setattr("tfagents_system.worker.episode_runner.time.monotonic", now.now)
+    working, waits = Device.wait, list[float]()
+
+    def fails(self: Device) -> None:
+        waits.append(now.now())
+        raise ValueError("no line to the device")
+
+    monkeypatch.setattr(Device, "wait", fails)
+    work.runner.rest()
+    work.runner.rest()
+    monkeypatch.setattr(Device, "wait", working)
+    device = work.params.devices[0]
+    for _ in range(8):
+        now.advance(1.0)
+        work.runner.rest()
+    assert waits == [100.0] and len(device.calls("wait")) == 1, "not at once, and then once"

@@ -55,6 +55,7 @@ HANDSHAKE_SECS = 10.0
 KEEP_SECS = 60.0  # How long the slot of a vanished worker is kept for it.
 _BRUTE_FORCE_SECS = 1.0
 _SPEAK_SECS = 10.0
+_INPUTS = {"settings": "settings (--set)", "specs": "environment's specs", "config": "configuration"}
 _START_DEADLINE_SECS = 600.0
 _STEP_SECS = 0.5
 _FAREWELL_SECS = 15.0
@@ -184,6 +185,7 @@ class Gateway:
         self._paths, self._identity, self._settings, self._run = paths, identity, settings, run
         self._replay_port, self.slots, self._password = replay_port, slots, password.encode()
         self.refused = collections.Counter[str]()
+        self._logged_at = collections.defaultdict[str, float](lambda: -_SPEAK_SECS)
         self._end = ""
 
     async def listen(self, listener: socket.socket, context: ssl.SSLContext) -> asyncio.Server:
@@ -242,9 +244,9 @@ class Gateway:
 
     def _count(self, reason: str, peer: str, message: str) -> None:
         self.refused[reason] += 1
-        count, text = self.refused[reason], clean_text(message)
-        words = "refused %s: %s (%d so far): %s"
-        logging.log_every_n_seconds(logging.WARNING, words, _SPEAK_SECS, peer, reason, count, text)
+        if (now := time.monotonic()) >= self._logged_at[reason] + _SPEAK_SECS:
+            self._logged_at[reason] = now
+            logging.warning("refused %s: %s (%d so far): %s", peer, reason, self.refused[reason], clean_text(message))
 
     async def _check(self, hello: Hello) -> None:
         """Raises RefusedError unless the client may join."""
@@ -261,7 +263,7 @@ class Gateway:
         if hello.kind == DATA or (hello.kind == CHECK and not hello.identity):
             return
         differing = [
-            f"{name} (SHA-256 {digest[:12]} there, {hello.identity.get(name, 'none')[:12]} here)"
+            f"{_INPUTS.get(name, name)} (SHA-256 {digest[:12]} there, {hello.identity.get(name, 'none')[:12]} here)"
             for name, digest in self._identity.items()
             if hello.identity.get(name) != digest
         ]

@@ -369,7 +369,7 @@ class JoinRules(Rules):
         status = self._supervisor.status
         left = f"{self._why or status.message}; the workers here have left the run"
         logs = f"(logs in {self._supervisor.paths.logs})"
-        return [*fault_lines(status.to_json()["run"]), f"{self._supervisor.variables.exp_name}: {left} {logs}"]
+        return [*fault_lines(status.to_json()), f"{self._supervisor.variables.exp_name}: {left} {logs}"]
 
 
 def how_it_ended(state: str, run: RunPaths | None) -> str:

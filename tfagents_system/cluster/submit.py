@@ -409,6 +409,7 @@ def submit(run: Run, snapshot: Path, environ: Mapping[str, str]) -> int:
     array = [f"--array={options.array}{'' if '%' in options.array else f'%{_TASKS_AT_ONCE}'}"] if options.array else []
     command = ["sbatch", *options.sbatch, *array, str(snapshot / "job.sbatch")]
     waits = bool({"-W", "--wait"} & set(command))  # The exit code is then the job's.
+    made = [folder for folder in snapshot.parents if not folder.exists()]
     try:
         freeze(run, snapshot)
         _say(f"run directory {run.exp_dir}{_TASK if options.array else ''}, job script {snapshot}/job.sbatch")
@@ -429,8 +430,9 @@ def submit(run: Run, snapshot: Path, environ: Mapping[str, str]) -> int:
     finally:
         if not is_kept:
             shutil.rmtree(snapshot, ignore_errors=True)
-            with contextlib.suppress(OSError):  # Folders that are empty then.
-                os.removedirs(snapshot.parent)
+            with contextlib.suppress(OSError):  # Something else is in one.
+                for folder in made:
+                    folder.rmdir()
 
 
 def _say(text: str) -> None:

@@ -303,13 +303,14 @@ class VectorBackend(LanesBackend):
     """A vector environment of Gymnasium 1.x, of EnvPool, or of a simulator that looks like one.
 
     Raises:
-      UserError: Its autoreset mode can't be told, or SAC can't use its spaces.
+      UserError: Its autoreset mode can't be told, its lanes differ in their bounds, or SAC can't use its spaces.
     """
 
     def __init__(self, env: Any, seed: int | None) -> None:
         self.user_env = env
         self.num_lanes = int(env.num_envs)
         self._mode = _autoreset_mode(env)
+        _check_same_lanes(env)
         self.begins_episodes = self._mode != DISABLED
         self.observation_spaces = space_nest(env.single_observation_space)
         self.action_spaces = space_nest(env.single_action_space)
@@ -386,6 +387,19 @@ class VectorBackend(LanesBackend):
 
     def layers(self) -> Iterator[Any]:
         return gym_layers(self.user_env)
+
+
+def _check_same_lanes(env: Any) -> None:
+    for kind in ("observation", "action"):
+        single, batch = (getattr(env, f"{name}{kind}_space", None) for name in ("single_", ""))
+        leaves = [[] if space is None else tree.flatten(space_nest(space)) for space in (single, batch)]
+        for one, several in zip(*leaves, strict=False):
+            bounds = [(getattr(one, side, None), getattr(several, side, None)) for side in ("low", "high")]
+            if any(own is not None and np.ndim(other) > np.ndim(own) and (other != own).any() for own, other in bounds):
+                raise UserError(
+                    f"the lanes of the vector environment {env!r} differ in their {kind} spaces ({batch} is not "
+                    f"{env.num_envs} times {single}): build all lanes with the same space"
+                )
 
 
 def _autoreset_mode(env: Any) -> str:

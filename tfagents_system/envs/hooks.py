@@ -5,7 +5,9 @@ Runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -55,12 +57,12 @@ def _eval_arguments(params: TrainParamsBase, seed: int, env_id: int, collect_env
     if collect_env is not None:
         return _call_hook(hook, id=env_id, collect_env=collect_env)
     stand_in = _NoCollectEnv()
-    try:
-        args, kwargs = _call_hook(hook, id=env_id, collect_env=stand_in)
-        if not any(value is stand_in for value in (*args, *kwargs.values())):
-            return args, kwargs
-    except Exception:  # Whatever it raises without a real one.
-        pass
+    is_kept = weakref.ref(stand_in)
+    with contextlib.suppress(Exception):  # Whatever it raises without a real one.
+        arguments = _call_hook(hook, id=env_id, collect_env=stand_in)
+        del stand_in
+        if is_kept() is None:  # Neither the arguments nor the params have it.
+            return arguments
     collect_env = build_env(params, COLLECT, seed, env_id)
     try:
         return _call_hook(hook, id=env_id, collect_env=collect_env)

@@ -31,8 +31,8 @@ class ObservationWriter:
       spec: Nest of ArraySpecs, of one lane.
       spaces: Nest of the environment's own, of one lane.
       name: Which environment; for warnings.
-      is_strict: An observation beyond the bounds of its space is an error. Otherwise it is kept, and the log tells of
-        each element once.
+      is_strict: An observation beyond the bounds of its space is an error. Otherwise it is kept, and the log names
+        the elements that are furthest outside, each once.
 
     Attributes:
       outside: The first observation beyond its bounds, in words; empty where there was none.

@@ -12,10 +12,11 @@ docs/tutorials/real_robot.md shows how to connect a device.
 from __future__ import annotations
 
 import collections
+import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import gymnasium
@@ -52,7 +53,7 @@ class MonotonicClock:
     is_real = True
 
     def __init__(self) -> None:
-        self._calls = ThreadPoolExecutor(1, "clock")
+        self._calls: queue.SimpleQueue[Any] | None = None
 
     def now(self) -> float:
         return time.monotonic()
@@ -63,15 +64,25 @@ class MonotonicClock:
             time.sleep(left)
 
     def call_at(self, when: float, function: Callable[[], Any]) -> Future[Any]:
-        def call() -> Any:
-            self.sleep_until(when)
-            return function()
-
-        return self._calls.submit(call)
+        if self._calls is None:
+            self._calls = queue.SimpleQueue()
+            # A call that hangs must not keep the program from ending.
+            threading.Thread(target=self._serve, args=(self._calls,), name="clock", daemon=True).start()
+        result: Future[Any] = Future()
+        self._calls.put((when, function, result))
+        return result
 
     def close(self) -> None:
-        """Ends the thread; no calls follow."""
-        self._calls.shutdown(wait=False)
+        """Ends the thread."""
+        if self._calls is not None:
+            self._calls.put(None)
+            self._calls = None
+
+    def _serve(self, calls: queue.SimpleQueue[Any]) -> None:
+        while (call := calls.get()) is not None:
+            when, function, result = call
+            self.sleep_until(when)
+            _call(function, result)
 
 
 class VirtualClock:
@@ -98,10 +109,7 @@ class VirtualClock:
         if self._call is not None and self._call[0] <= when:
             (due, function, result), self._call = self._call, None
             self._now = max(self._now, due)
-            try:
-                result.set_result(function())
-            except BaseException as error:  # For whoever asks for the result.
-                result.set_exception(error)
+            _call(function, result)
         self._now = when
 
     def call_at(self, when: float, function: Callable[[], Any]) -> Future[Any]:
@@ -111,6 +119,13 @@ class VirtualClock:
 
     def close(self) -> None:
         self._call = None
+
+
+def _call(function: Callable[[], Any], result: Future[Any]) -> None:
+    try:
+        result.set_result(function())
+    except BaseException as error:  # For whoever asks for the result.
+        result.set_exception(error)
 
 
 Clock = MonotonicClock | VirtualClock

@@ -121,7 +121,7 @@ def foretell(
         f"{1 / costs.update.secs:,.0f} updates/s",
         f"{1 / costs.step.secs:,.0f} steps/s of a worker with its policy, in episodes of {costs.steps_per_episode:.0f}",
         f"{waits} {idle:.0%} of the time",
-        f"{busy} worker{'' if busy == 1 else 's'} would keep the trainer busy at {ratio:.3g} updates a step",
+        f"{busy} worker{'' if busy == 1 else 's'} would keep the trainer busy at {ratio:.3g} updates per step",
     ]
 
 

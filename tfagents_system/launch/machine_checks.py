@@ -19,8 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from tfagents_system.checks.findings import Findings, is_installed
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
 from tfagents_system.launch import required_packages
@@ -119,7 +117,10 @@ def _check_gateway(values: Mapping[str, Any], findings: Findings) -> None:
     if folder is None and "exp_dir" in values:
         folder = RunPaths(values["exp_dir"]).credentials
     if folder is not None and (folder.exists() or "credentials_dir" in values):
-        findings.error("gateway", *credentials.check_credentials(folder))
+        wrong = credentials.check_credentials(folder)
+        if wrong and "credentials_dir" not in values:
+            wrong.append(f"{folder} is this run's own: or remove it, and the start makes another one")
+        findings.error("gateway", *wrong)
     with findings.catching("gateway"):
         password = credentials.read_password(values.get("password_file"))
         asked = "and a password" if password else "without a password"
@@ -248,6 +249,8 @@ def available_memory(
     membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
 ) -> tuple[int, str]:
     """(bytes that this job's processes may still take, what limits them): the machine or the tightest cgroup."""
+    import psutil  # `sac doctor` also says which packages are missing.
+
     limits = [(int(psutil.virtual_memory().available), "of this machine's memory")]
     for is_v2, folders in cgroups("memory", membership, mounts):
         left = [_left_in_cgroup(folder, is_v2) for folder in folders]

@@ -153,7 +153,10 @@ class Preparation:
         render = not (starts or self._is_for_job)
         # Not measured: on a GPU, which the check leaves alone, and where trainer or workers are elsewhere.
         is_elsewhere = not values.get("local_trainer", True) or {"server", "trainer_server"} & values.keys()
-        plan = self.plan if render and not (is_elsewhere or values.get("train_gpus")) else None
+        is_measured = not (is_elsewhere or values.get("train_gpus"))
+        plan = self.plan if render and is_measured else None
+        if render and not is_measured:
+            self.findings.note("duration", "not measured: the trainer has a GPU, or trainer or workers are elsewhere")
         self.inspection = run_trial(self, environ, work, render=render, plan=plan)
         if self.copy is not None:
             findings, folder = self.inspection.findings, values["params"].parent

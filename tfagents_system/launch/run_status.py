@@ -199,6 +199,8 @@ def write_results(
         except OSError as error:  # A full or read-only disk, no process left.
             code, text = EXIT_FAILED, f"{error.filename or log}: {error.strerror or error}"
         result = text.removeprefix("error: ").removeprefix(f"{name}: ")
+        if name == "track" and code != EXIT_DONE:
+            result += f"; `sac track {run}` sends the rest"
         lines.append(f"{name + ':':<7} {result}" if code == EXIT_DONE else f"note: {doing} failed: {result}")
     return [*lines, f"policy: {paths.policies / 'greedy_policy'}"]
 

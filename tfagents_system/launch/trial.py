@@ -430,7 +430,9 @@ class Inspector:
             # One on a node's scratch is copied to the run directory; that of a job is on another machine.
             scratch = paths.replay if job_mb is not None else values.get("replay_dir", paths.replay)
             for folder in dict.fromkeys((paths.replay, scratch)):
-                needed[folder] = ("replay buffer", max(0, replay_bytes - machine_checks.bytes_in(folder)))
+                stays = run is None and folder.is_relative_to(paths.exp_dir)  # What is there is moved aside.
+                there = 0 if stays else machine_checks.bytes_in(folder)
+                needed[folder] = ("replay buffer", max(0, replay_bytes - there))
         prior = self._inspection.prior_data or (run.prior_data if run is not None else None)
         prior_bytes = machine_checks.bytes_in(prior) if prior is not None else 0
         if self._inspection.prior_data is not None:  # A run that goes on has it already.

@@ -53,8 +53,8 @@ FURTHER_COLUMNS: Mapping[str, str] = {
     "train/<name>": "mean over training episodes of your environment's `info[\"log/<name>\"]`; an observer's result",
     "eval/<name>": "the same of the evaluation's episodes",
     "train/late_steps": "in real time (docs/tutorials/real_robot.md): steps whose action was late, summed over workers",
-    "train/step_ms_p99": "in real time: 99th percentile of the milliseconds from one action to the next",
-    "train/inference_ms_p99": "in real time: 99th percentile of the milliseconds between two steps",
+    "train/step_ms_p99": "of RealTimeEnvironment: 99th percentile of the milliseconds from one action to the next",
+    "train/inference_ms_p99": "of RealTimeEnvironment: 99th percentile of the milliseconds between two steps",
     "train/dropped_steps": "in real time: steps that were dropped because the replay server did not take them",
 }
 

@@ -106,7 +106,7 @@ class RunPaths:
         "credentials",
         "what those who join need, unless SAC_CREDENTIALS_DIR has it (docs/explanations/security.md)",
     )
-    gateway_json = Below("gateway.json", "host and port at which other machines reach the run")
+    gateway_json = Below("gateway.json", "where those who join reach the run")
     videos = Below(
         "videos",
         "MP4 files of a finished run's last lines and of `sac play`; SAC_REPORT=0 makes none at the end",

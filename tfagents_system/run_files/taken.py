@@ -87,7 +87,8 @@ def taken_by(paths: RunPaths) -> Taken | None:
 def split(source: str) -> tuple[Path, str | None]:
     """RUN and CHECKPOINT of RUN@CHECKPOINT."""
     path, at, name = source.rpartition("@")
-    return (Path(path), name) if at and "/" not in name else (Path(source), None)
+    is_named = at and "/" not in name and not Path(source).is_dir()
+    return (Path(path), name) if is_named else (Path(source), None)
 
 
 def find(source: str, take: str) -> Taken:

@@ -75,7 +75,7 @@ def _find_program(text: str, folders: list[Path]) -> Path:
 def _find_agent(text: str, folders: list[Path]) -> Path:
     """RUN or RUN@CHECKPOINT with an absolute path. A run that has begun needs it no more: it may be gone."""
     path, at, name = text.rpartition("@")
-    if not path or "/" in name:
+    if not path or "/" in name or any(_is_dir(folder / _path(text)) for folder in folders):
         path, at, name = text, "", ""
     candidates = [(folder / _path(path)).absolute() for folder in folders]
     return Path(

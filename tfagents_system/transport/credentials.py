@@ -58,7 +58,8 @@ def make_credentials(folder: Path, run_name: str) -> None:
         os.rename(beside, folder)  # In the place of an empty folder, too.
     except OSError as error:
         if not (folder / CERTIFICATE).exists():  # Otherwise another process was faster.
-            raise UserError(f"{folder} can't be made: {error.strerror}: make its parent writable") from None
+            remedy = "remove it" if folder.exists() else "make its parent writable"
+            raise UserError(f"{folder} can't be made: {error.strerror}: {remedy}") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

@@ -265,6 +265,8 @@ def _ask(route: Route, timeout_secs: float = 5.0) -> FromGateway:
 def _obstacle(route: Route, error: Exception) -> str:
     """What is between us and the gateway: the rule, what was found, the remedy."""
     where, here = f"{route.host} port {route.port}", route.hello.host
+    if isinstance(error, EOFError):
+        return f"the gateway at {where} has ended the connection"
     if isinstance(error, socket.gaierror):
         return f"{here} does not know the host {route.host} ({error.strerror}): give its address"
     if isinstance(error, ConnectionRefusedError):
@@ -534,7 +536,7 @@ class _Program:
         finally:
             writer.close()
         if not self._is_over:
-            raise EOFError("it has ended the connection")
+            raise EOFError
 
     async def _beat(self) -> None:
         """Sends each heartbeat of the role, and else that we are alive; ends when the role does."""

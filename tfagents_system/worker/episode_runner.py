@@ -33,6 +33,7 @@ from tfagents_system.workers import Place, WorkerEnvironments
 
 COLLECTING, EVALUATING = "collecting", "evaluating"
 _BEAT_SECS = 1.0
+_REST_AGAIN_SECS = 5.0  # Where a device's wait() has failed.
 
 
 class EnvironmentGuard:
@@ -210,7 +211,7 @@ class EpisodeRunner:
         self._rng = rng
         self._policy = policy
         self._seeds: Iterator[int] = iter(())  # Of what is left of a deterministic run's iteration.
-        self._rests = False
+        self._rests, self._rest_at = False, 0.0
 
     def rollout(
         self,
@@ -266,7 +267,7 @@ class EpisodeRunner:
     @contextlib.contextmanager
     def stepping(self, *, is_eval: bool) -> Iterator[None]:
         """The watchdog is armed for these environments."""
-        self._rests = False
+        self._rests, self._rest_at = False, 0.0
         self._guard.stepping(self._envs(is_eval))
         yield
         self._guard.stopped_stepping()
@@ -278,10 +279,11 @@ class EpisodeRunner:
 
     def rest(self) -> None:
         """An environment that acts in real time is told to wait: nobody steps it for a while."""
-        if self.environments.device is not None and not self._rests:
-            self._rests = True
-            with self._guard.busy("wait() of the environment"):
-                self.environments.rest()
+        if self.environments.device is None or self._rests or time.monotonic() < self._rest_at:
+            return
+        self._rest_at = time.monotonic() + _REST_AGAIN_SECS
+        with self._guard.busy("wait() of the environment"):
+            self._rests = self.environments.rest()
 
     def set_evaluated(self, iteration: int) -> None:
         """Sets what the curriculum has for evaluating a policy of this iteration: the same in all workers."""

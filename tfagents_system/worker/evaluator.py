@@ -32,7 +32,7 @@ class Evaluator:
       worker_id: The worker.
       episodes: The numbers of each evaluation's episodes that are the worker's; without any it evaluates nothing.
       connection: Takes the reports.
-      sender: When they are sent.
+      sender: Sends them, in turn with the segments.
       table: EVAL_WEIGHTS.
       runner: Runs the episodes.
       policy: Acts, with the weights to be evaluated.

@@ -129,7 +129,7 @@ class SegmentSender:
         return stored
 
     def call(self, function: Callable[[], object]) -> None:
-        """Calls a function that sends something else, behind the segments before it."""
+        """Calls a function that sends something else."""
         function()
 
     def take_metrics(self) -> dict[str, float]:

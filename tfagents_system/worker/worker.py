@@ -273,8 +273,11 @@ class Worker:
           StoppedError: The run that this worker has joined is over.
         """
         self._runner.rest()
-        with self._activity.spend("waiting for the trainer"):
-            self._activity.beat("waiting", waiting_for="the trainer")
+        with self._activity.spend("waiting for the trainer" if self.collects else "idle"):
+            if self.collects:
+                self._activity.beat("waiting", waiting_for="the trainer")
+            else:
+                self._activity.beat("idle")
             self._collector.confirm()
             self._hear(_NEWS_SECS)
             self._evaluator.tell_again()

@@ -230,6 +230,8 @@ def recorded(folder, path, out):
     ("path", "told"),
     [
         ("'straight on'", '"path" in the info of a step must have two or three .* found .straight on.'),
+        ("[[0.0, 1.0], [1.0, 2.0, 3.0]]", '"path" in the info of a step must have two or three'),
+        ("None if x < 2 else np.zeros((1, 3))", "two coordinates in some steps and three in others"),
         ("None", "gap of 1.20 m"),
         ("None, 'position': 'there'", '"position" in the info of a step must have two or three coordinates in metres'),
         ("None, 'position': np.full(2, np.nan)", "the position of step 0 is not finite"),

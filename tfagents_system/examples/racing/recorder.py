@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import gc
+import operator
 import os
 import sys
 import time
@@ -99,6 +100,8 @@ def _written(lap: Sequence[Step], horizon: int, out: Path) -> str:
             f"the lap was not finished: it ended after {len(lap)} steps{where} ({_end(lap[-1], horizon)}): "
             "let a better driver record it, or raise the horizon"
         )
+    if len({step.positions.shape[1] for step in lap}) > 1:
+        raise UserError("positions have two coordinates in some steps and three in others: correct the environment")
     points = polyline(np.concatenate([step.positions for step in lap]))
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as file:
@@ -258,7 +261,7 @@ def _step(
     if "position" not in info:
         raise UserError('the info of a step has no "position", the agent\'s coordinates in metres: add it')
     positions, path = _coordinates("position", [info["position"]]), info.get("path")
-    if path is not None and np.size(path):
+    if path is not None and operator.length_hint(path, 1):
         positions = _coordinates("path", path)
     return Step(number, reward, is_last, is_terminated, observation, dict(info), positions)
 
