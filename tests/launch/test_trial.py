@@ -111,7 +111,7 @@ def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(environ: dict[st
     own = {"SAC_PARAMS": str(tmp_path / "params/params.py")}
     done = start_in_fork(environ | own, check=True, tell_secs=0.1)
     assert done.code == 0
-    assert "checks: measuring steps with the agent's policy, " in done.err, "as it takes more than two seconds"
+    assert "checks: measuring updates of the agent, " in done.err, "as it takes more than two seconds"
     lines = done.out.splitlines()
     looked_at = ["variables", "run directory", "CPUs", "packages", "params folder"]
     looked_at += ["config", "params", "environment", "episode", "reset and step", "evaluation", "seeding", "agent"]

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files import kept_checkpoints
 
-TESTS = Path(__file__).parent
 MIB = 2**20
-_NOBODY = 65534
 
 
 def mount(*arguments):

@@ -103,8 +103,8 @@ def test_a_live_server_refuses_or_takes_and_lives_on(server, arrays):
 
 def test_a_server_that_was_sent_malformed_segments_still_stores_and_draws(server):
     refused = server.service.malformed
-    for _ in range(4):
-        server.connection.put(tables.SEGMENTS, [np.zeros(3, np.int64)])
+    for table in (tables.SEGMENTS, tables.SEGMENTS, tables.REQUESTS, tables.SNAPSHOTS):
+        server.connection.put(table, [np.zeros(3, np.int64)])
     server.turn_until(lambda: server.service.malformed == refused + 4)
     incarnation, iteration = 2**63 - 1, 2**62
     segment = numbered_segment(steps=50, incarnation=incarnation, iteration=iteration, end_of_iteration=True)

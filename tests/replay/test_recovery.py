@@ -83,7 +83,7 @@ def test_no_space_for_priorities_is_said_and_they_stay_away_where_the_rows_can_n
 
     with monkeypatch.context() as patch:
         patch.setattr(recovery.shutil, "copyfile", fail)
-        with pytest.raises(UserError, match=r"the replay ring needs [\d,]+ bytes .* \(No space left"):
+        with pytest.raises(UserError, match=r"table of priorities needs [\d,]+ bytes .* \(No space left.*\): set prio"):
             RunFolders(tmp_path / "run", priority_exponent=0.6)
     append_more(Ring(run.ring.files), 60)  # More than the slack.
     (tmp_path / "run/replay/origin.json").unlink(missing_ok=True)

@@ -180,6 +180,21 @@ def test_what_was_given_may_be_the_best(begins_trained: bool, best: str) -> None
     assert f"policy_checkpoint_{best}" in export.there
 
 
+def test_a_late_evaluation_leaves_the_policy_that_is_evaluated_meanwhile() -> None:
+    export: Any = DiskExport()
+    kept = EvaluatedCheckpoints(Params(), TrainerState(), export, Saves())  # type: ignore[arg-type]
+    for iteration in (1, 2):
+        kept.write(iteration)
+        kept.give_up()
+    kept.write(3)
+    kept.write(4)
+    kept.take(row_of(2, -5.0))
+    kept.take(row_of(4, -4.0))
+    assert [int(name[-10:]) for name in export.there] == [10, 40] and export.best[-1][
+        0
+    ] == "policy_checkpoint_0000000040"
+
+
 @pytest.mark.parametrize("env_steps", [None, 1000])
 def test_policies_that_are_not_on_disk_leave_nothing_to_delete(env_steps: int | None) -> None:
     """Random weights, and one that a full disk has kept from being written; neither evaluation has a finite return."""

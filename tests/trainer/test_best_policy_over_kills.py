@@ -123,7 +123,7 @@ class Life:
         self._weights = dict(saved["weights"]) if saved else {}
         self._export = Export(paths, self._weights_of, self._moment)
         plan = IterationPlan(self.state, lambda: self.train_step, PARAMS.num_iter, UPDATES)
-        self.checkpoints = SimpleNamespace(save=self._save)
+        self.checkpoints = SimpleNamespace(save=self._save, wait=lambda: None)
         learner: Any = self
         role: Any = SimpleNamespace(params=PARAMS, variables=variables_with())
         self._saves = TrainerSaves(role, learner, plan, self._export, TimeShares())

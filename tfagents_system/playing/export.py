@@ -74,7 +74,8 @@ def _write(source: Any, name: str, folder: Path, may_leave_out: bool) -> bool:
             raise
         print(f"{name}: left out, {error}", flush=True)
         return False
-    print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {difference:.1e} at most", flush=True)
+    note = "; it needs an interpreter with TensorFlow's own ops (Flex)" if export_files.needs_flex(path) else ""
+    print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {difference:.1e} at most{note}", flush=True)
     return True
 
 

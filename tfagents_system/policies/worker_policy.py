@@ -292,7 +292,7 @@ class FixedPolicy(WorkerPolicy):
       num_lanes: Environments that it acts in.
     """
 
-    why_not_numpy = "that of an expert never changes"
+    why_not_numpy = "an expert's is computed by itself"
 
     def __init__(self, policy: py_policy.PyPolicy | Callable[[Any], Any], actions: Any, num_lanes: int = 1) -> None:
         self._policy, self._actions = policy, actions

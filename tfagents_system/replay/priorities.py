@@ -19,6 +19,7 @@ from tfagents_system.run_files.kept_checkpoints import PRIORITIES
 
 EPSILON = np.float32(2e-3)  # Linesight's; no step is never drawn again.
 NO_ROW = -1  # In the place of a row's number: the priority of none.
+WITHOUT_PRIORITIES = "set priority_exponent = None"  # A remedy.
 _HEAD_BYTES = 64
 GROUP = 16  # Leaves under one inner node.
 _NEW = np.float32(-1)  # In the place of the weight of a leaf that was not measured.
@@ -37,7 +38,7 @@ class Priorities:
 
     def __init__(self, ring: Ring, exponent: float) -> None:
         self._ring = ring
-        with ring.files.usable():
+        with ring.files.usable("ring's table of priorities", _num_bytes(ring), WITHOUT_PRIORITIES):
             self._known_rows, self._column = _map(ring)
         self._known_rows[0] = min(int(self._known_rows[0]), ring.total_rows)
         self._oldest, end = ring.held
@@ -113,15 +114,18 @@ def discard(folder: Path) -> None:
 
 def _map(ring: Ring) -> tuple[np.ndarray, np.ndarray]:
     """The head and the column of the ring's file; it is made where there is none of this size."""
-    path, length = ring.folder / PRIORITIES, -(-ring.num_rows // GROUP) * GROUP
-    size = _HEAD_BYTES + 4 * length
+    path, size = ring.folder / PRIORITIES, _num_bytes(ring)
     if not path.exists() or path.stat().st_size != size:
         path.unlink(missing_ok=True)
         with path.open("wb") as file:
             file.write(_head(ring.total_rows))
             os.posix_fallocate(file.fileno(), 0, size)
     head = np.memmap(path, np.int64, "r+", shape=(1,))
-    return np.asarray(head), np.asarray(np.memmap(path, np.float32, "r+", _HEAD_BYTES, (length,)))
+    return np.asarray(head), np.asarray(np.memmap(path, np.float32, "r+", _HEAD_BYTES, ((size - _HEAD_BYTES) // 4,)))
+
+
+def _num_bytes(ring: Ring) -> int:
+    return _HEAD_BYTES + 4 * -(-ring.num_rows // GROUP) * GROUP
 
 
 def _head(known_rows: int) -> bytes:

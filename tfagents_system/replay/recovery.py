@@ -25,7 +25,7 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import make_private, read_json, sync, write_json
-from tfagents_system.replay.priorities import Priorities, discard
+from tfagents_system.replay.priorities import WITHOUT_PRIORITIES, Priorities, discard
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_files import (
     DESCRIPTION,
@@ -211,7 +211,8 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -
             ring.rollback(snapshot)
             logging.info("the ring goes back to %s: %d env steps", checkpoint.name, ring.env_steps)
             if checkpoint.priorities.exists():
-                with ring.files.usable():
+                num_bytes = checkpoint.priorities.stat().st_size
+                with ring.files.usable("ring's table of priorities", num_bytes, WITHOUT_PRIORITIES):
                     shutil.copyfile(checkpoint.priorities, ring.folder / PRIORITIES)
     except (OverwrittenError, DamagedHeaderError) as error:
         logging.error(
@@ -326,8 +327,9 @@ class SnapshotWriter:
           Whether it did: not if it is under way or done already, or if the checkpoint is not being written.
 
         Raises:
-          ValueError: A checkpoint that would be made here can't have this name.
+          ValueError: It is no checkpoint's name.
         """
+        kept_checkpoints.train_step_of(name)  # Another name could be of a folder elsewhere.
         partial = self._partial(name)
         if name in self._under_way or (is_far and not self._begin(name)):
             return False

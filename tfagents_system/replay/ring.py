@@ -422,7 +422,9 @@ class Ring(RingRows):
     def check_covered(self, snapshot: bytes) -> np.ndarray:
         """The header that a snapshot is, if a rollback to it is still possible; errors as of `rollback`."""
         header = parse_header(snapshot)
-        covered, later = int(header["filled_rows"]), self.total_rows - int(header["total_rows"])
+        covered = int(header["filled_rows"])
+        with self.lock:  # Rows that are being written count.
+            later = self.total_rows - int(header["total_rows"])
         if (overwritten := min(covered, covered + later - self.num_rows)) > 0:
             raise OverwrittenError(
                 f"{overwritten:,} of its {covered:,} rows have been overwritten: {later:,} rows came after it, "

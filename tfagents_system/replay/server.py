@@ -53,6 +53,7 @@ _DRAIN_SECS = 5.0
 _SNAPSHOT_SECS = 30.0
 _IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
 _TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
+_MALFORMED = (ValueError, TypeError, IndexError)  # Of a message of another form.
 _ITEMS_A_ROUND = 64  # Segments, or bundles of them: A flood of segments must not keep the trainer waiting.
 
 
@@ -197,7 +198,7 @@ class ReplayService:
                 request = tables.Snapshot.from_wire(arrays)
                 with self.time_shares.spend("snapshots"):
                     self._snapshots.take(request.checkpoint, is_far=request.is_far)
-            except ValueError as error:
+            except _MALFORMED as error:
                 self._refuse("request for a snapshot", error)
 
     def _ingest(self) -> bool:
@@ -254,7 +255,7 @@ class ReplayService:
             self._connection.put(tables.STATUS, stored.to_wire())
         self._tell_at = time.monotonic() + _TELL_SECS
 
-    def _refuse(self, what: str, error: ValueError) -> None:
+    def _refuse(self, what: str, error: Exception) -> None:
         self.malformed += 1
         logging.error("refused a %s: %s", what, error)
 
@@ -265,7 +266,7 @@ class ReplayService:
         while (arrays := self._requests.get(0)) is not None:
             try:
                 self._accept(tables.Request.from_wire(arrays))
-            except ValueError as error:
+            except _MALFORMED as error:
                 self._refuse("request", error)
         if not self._pending:
             return False

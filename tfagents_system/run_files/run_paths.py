@@ -82,6 +82,7 @@ class RunPaths:
     saved = Below("saved.json", "updates before the newest checkpoint: a run whose checkpoints are lost is refused")
     taken = Below("taken", "a copy of the agent that the run began with, where SAC_FROM said so")
     prior_data = Below("prior_data", "the ring of prior data, made once: it is only read, or experts add to it")
+    trainer_session = Below("trainer_session.json", "a number that grows with each start of the trainer")
     replay = Below("replay", "the ring of experience, unless SAC_REPLAY_DIR moves it")
     journals = Below(
         "journals",

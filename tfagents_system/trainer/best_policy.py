@@ -87,6 +87,7 @@ class EvaluatedCheckpoints:
             self._state.evaluated = self._export.save_checkpoint(
                 iteration, env_steps, with_agent=True, is_periodic=is_periodic
             )
+            self._settled.discard(self._state.evaluated)  # It has an agent again.
 
         self._saves.try_to_write(write)
 
@@ -97,7 +98,9 @@ class EvaluatedCheckpoints:
             self._state.evaluations += 1
             if self._compare(row):
                 self._mark_best()
-        self.give_up()
+        if self._state.evaluated == checkpoint_name(int(row["train_step"])):  # Else a later one is under way.
+            self._state.evaluated = None
+        self._delete_others()
 
     def give_up(self) -> None:
         """There will be no evaluation, or none any more."""

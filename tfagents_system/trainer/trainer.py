@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 
 from absl import logging
 
 from tfagents_system.agents.block_update import DivergedError
 from tfagents_system.agents.iteration_counts import offline_updates, updates_of_iteration
 from tfagents_system.envs import specs
+from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.role import Role
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.taken import taken_by
@@ -129,7 +131,7 @@ class Trainer:
     def _begin(self) -> None:
         """Publishes the policy and asks for the first minibatches, at the start and after going back."""
         # What was asked for or published before is no longer meant.
-        self._session = self._reports.session = max(time.time_ns(), self._session + 1)
+        self._session = self._reports.session = next_session(self._role.paths.trainer_session, self._session)
         self._minibatches.begin(self._session)
         if not self._plan.is_offline:  # Workers wait for the policy after it.
             self._publish()
@@ -275,3 +277,21 @@ class Trainer:
             self._log.beat("saving")
             if self._saves.save():
                 self._log.tell_callbacks("checkpoint", {})
+
+
+def next_session(path: Path, last: int) -> int:
+    """The number of a trainer's session, by which workers and the replay server tell an earlier one from a later one.
+
+    It is above those of all sessions of the run, also where the clock was set back since.
+
+    Args:
+      path: Remembers the newest one; in the run directory.
+      last: The newest one of this process, 0 before the first.
+    """
+    remembered = (read_json(path) or {}).get("session")
+    session = max(time.time_ns(), last + 1, remembered + 1 if isinstance(remembered, int) else 0)
+    try:
+        write_json(path, {"session": session})
+    except OSError as error:  # A full disk must not end the run; the clock alone has to do.
+        logging.warning("%s can't be written: %s", path, error.strerror)
+    return session

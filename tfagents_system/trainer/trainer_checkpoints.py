@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from absl import logging
 
+from tfagents_system.agents.iteration_counts import updates_of_iteration
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import held
 from tfagents_system.role import Role
@@ -34,6 +35,11 @@ _REPLAY_SAVE_SECS = 20.0  # that the replay server may take for its part of a ch
 _SAVE_AGAIN_SECS = 30.0
 _LAST_SAVE_AGAIN_SECS = 2.0
 _WANTED_LOOK_SECS = 3.0
+
+
+# Where experience decides how many updates an iteration has: of the newest 1024 the replay server knows the steps of
+# each (ring_files.COUNTED_ITERATIONS), and the older of two kept checkpoints is to be among these.
+_MOST_ITERATIONS = 400
 
 
 class SaveError(Exception):
@@ -192,7 +198,8 @@ class TrainerSaves:
     """Saves when it is due. A full disk is reported and tried again; it ends no training.
 
     A checkpoint is due in its period (with the policy of the moment), before the first update, after
-    SAC_CHECKPOINT_MINUTES, and where the replay server could not keep the older ones any longer.
+    SAC_CHECKPOINT_MINUTES or hundreds of iterations without one, and where the replay server could not keep the older
+    ones any longer.
 
     Args:
       role: The trainer's process.
@@ -215,27 +222,32 @@ class TrainerSaves:
         self._period = Period.of(role.params, "checkpoint")
         self._save_at = self._look_at = 0.0
         self._saved_step = self._exported_step = -1  # Train steps of the last checkpoint and of the policies on disk.
+        self._saved_iteration = 0
+        self._follows_experience = updates_of_iteration(role.params) is None
         self.error: str | None = None
 
     def begin(self, restored: bool) -> None:
         """Training begins, from the start or from a restored checkpoint."""
         if restored:
             self._saved_step, self._exported_step = self._learner.train_step, -1
+            self._saved_iteration = self._state.iteration
         self._save_at = time.monotonic() + self._checkpoint_secs
 
     def is_due(self) -> bool:
         """Whether something is to be saved now; the last iteration's end is saved by `save_finally`."""
         if self._state.iteration >= self._params.num_iter:
             return False
+        iterations = self._state.iteration - self._saved_iteration
         return (
             time.monotonic() >= self._save_at
+            or (self._follows_experience and iterations >= _MOST_ITERATIONS)
             or (self._is_period and self._learner.train_step != self._saved_step)
             or (self._is_time_to_look() and self._learner.checkpoints.is_wanted())
         )
 
     def save(self) -> bool:
         """Writes what is due; returns whether it could. Else it is tried again later."""
-        self._saved_step = self._learner.train_step
+        self._saved_step, self._saved_iteration = self._learner.train_step, self._state.iteration
         try:
             with self._shares.spend("saving"):
                 self._save_checkpoint(wait=False)
@@ -282,6 +294,11 @@ class TrainerSaves:
     def _save_checkpoint(self, *, wait: bool) -> None:
         """A checkpoint to resume from."""
         self._save_at = time.monotonic() + self._checkpoint_secs
+        try:
+            self._learner.checkpoints.wait()
+        except SaveError:  # The one before, of which nothing is on disk.
+            self._state.saved_policies = self._state.saved_policies[:-1]
+            raise
         state, before = self._state, self._state.saved_policies
         state.saved_policies = [*before, state.policies_in_use][-3:]  # While it is written the two before it are kept.
         try:
