@@ -15,6 +15,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -393,9 +394,9 @@ def _check_same_lanes(env: Any) -> None:
     for kind in ("observation", "action"):
         single, batch = (getattr(env, f"{name}{kind}_space", None) for name in ("single_", ""))
         leaves = [[] if space is None else tree.flatten(space_nest(space)) for space in (single, batch)]
-        for one, several in zip(*leaves, strict=False):
-            bounds = [(getattr(one, side, None), getattr(several, side, None)) for side in ("low", "high")]
-            if any(own is not None and np.ndim(other) > np.ndim(own) and (other != own).any() for own, other in bounds):
+        for (one, several), side in itertools.product(zip(*leaves, strict=False), ("low", "high")):
+            bound, bounds = getattr(one, side, None), getattr(several, side, 0.0)
+            if bound is not None and np.ndim(bounds) > np.ndim(bound) and (bounds != bound).any():
                 raise UserError(
                     f"the lanes of the vector environment {env!r} differ in their {kind} spaces ({batch} is not "
                     f"{env.num_envs} times {single}): build all lanes with the same space"

@@ -253,7 +253,7 @@ class RingFiles:
             for slot in (content[: HEADER.itemsize], content[HEADER.itemsize :]):
                 with contextlib.suppress(DamagedHeaderError):
                     headers.append(parse_header(slot))
-        return max(headers, key=lambda header: int(header["generation"]), default=None)
+        return max(headers, key=lambda header: int(header["generation"])) if headers else None
 
     def write_header(self, header: np.ndarray) -> None:
         """Makes the file of the slots again with only this header; whole or not at all."""

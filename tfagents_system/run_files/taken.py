@@ -114,7 +114,7 @@ def find(source: str, take: str) -> Taken:
     except OSError as error:
         raise UserError(f"{error.filename} can't be read: {error.strerror}") from None
     counters = _counters(folder) if take == ALL else {}
-    return Taken(source, take, str(path), str(folder.relative_to(path)), mark=_new_mark(), **counters)  # type: ignore[arg-type]
+    return Taken(source, take, str(path), str(folder.relative_to(path)), mark=_new_mark(), **counters)
 
 
 def _new_mark() -> int:

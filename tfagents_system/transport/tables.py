@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import reverb
@@ -166,7 +167,8 @@ class Block:
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Block:
         *numbers, init_steps = arrays[0].tolist()
-        return cls(*numbers, arrays=list(arrays[1:]), init_steps=init_steps)
+        fields: list[Any] = [*numbers, list(arrays[1:]), init_steps]
+        return cls(*fields)
 
     @classmethod
     def empty(cls) -> Block:
@@ -205,7 +207,8 @@ class Progress:
     @classmethod
     def from_wire(cls, arrays: Sequence[np.ndarray]) -> Progress:
         *numbers, pid, descriptor = arrays[0].tolist()
-        return cls(*numbers, memory=(pid, descriptor))
+        fields: list[Any] = [*numbers, (pid, descriptor)]
+        return cls(*fields)
 
 
 @dataclasses.dataclass(frozen=True)
