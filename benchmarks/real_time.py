@@ -25,10 +25,10 @@ from tfagents_system.envs.real_time import MonotonicClock, RealTimeEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.actors import PolicyActor
-from tfagents_system.worker.background import BackgroundHeartbeat, BackgroundSender, leave_python_to_steps
 from tfagents_system.worker.episode_runner import COLLECTING, Activity
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
+from tfagents_system.worker.sender import BackgroundHeartbeat, BackgroundSender, leave_python_to_steps
 
 _OWN_MS = 0.3
 _MOST_JITTER_MS = {20: 2.0}

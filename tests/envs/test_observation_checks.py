@@ -11,8 +11,7 @@ import pytest
 from tests.support.environment_report import check, report
 from tests.support.fakes import CounterEnv, DictEnv, FakeParams
 from tfagents_system.checks.findings import Findings
-from tfagents_system.envs.contract import check_contract
-from tfagents_system.envs.observations import ObservationWriter
+from tfagents_system.envs.observations import ObservationWriter, check_contract
 from tfagents_system.envs.specs import observation_spec_of
 
 # Bounds of observations.

@@ -14,7 +14,7 @@ from tests.support.draws import draw_transitions
 from tests.support.goals import REACH, Episode, GoalParams, Line, Writer, goal_layout, goal_ring, leaf
 from tests.support.settings_for_tests import variables_with
 from tfagents_system.envs.curriculum import Curriculum
-from tfagents_system.envs.goals import GoalFunctions
+from tfagents_system.envs.gym_driver import GoalFunctions
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling

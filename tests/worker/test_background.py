@@ -25,19 +25,20 @@ from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import ServerUnreachableError, StoppedError, Waiting
 from tfagents_system.transport.segments import Layout, Segment
-from tfagents_system.worker import background
 from tfagents_system.worker import newest_policy as newest_policy_module
+from tfagents_system.worker import sender as sender_module
 from tfagents_system.worker.actors import RandomActor
-from tfagents_system.worker.background import (
-    BackgroundHeartbeat,
-    BackgroundReader,
-    BackgroundSender,
-    leave_python_to_steps,
-)
 from tfagents_system.worker.newest_policy import ProgressReader
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
-from tfagents_system.worker.sender import SegmentSender, num_bytes
+from tfagents_system.worker.sender import (
+    BackgroundHeartbeat,
+    BackgroundReader,
+    BackgroundSender,
+    SegmentSender,
+    leave_python_to_steps,
+    num_bytes,
+)
 
 SECS = 20.0  # Deadlines.
 
@@ -162,7 +163,7 @@ def test_beyond_the_bound_the_oldest_are_dropped_before_they_get_a_number(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(
-        background.logging, "log_every_n_seconds", lambda level, text, secs, *args: told.append(text % args)
+        sender_module.logging, "log_every_n_seconds", lambda level, text, secs, *args: told.append(text % args)
     )
     sender = sender_to(server)  # Room for three.
     server.is_up.clear()
@@ -218,7 +219,7 @@ def test_a_server_that_is_away_for_longer_than_anybody_waits_costs_nothing(
     """A connection gives up after ten minutes; what it could not bring is kept, and brought in order later."""
     monkeypatch.setattr("tfagents_system.worker.sender._RESEND_SECS", 0.05)
     told: list[str] = []
-    monkeypatch.setattr(background.logging, "warning", lambda text, *args: told.append(text % args))
+    monkeypatch.setattr(sender_module.logging, "warning", lambda text, *args: told.append(text % args))
     sender = sender_to(server)
     server.error = ServerUnreachableError("waited 600 s: giving up")
     for number in range(3):
@@ -275,13 +276,13 @@ def test_heartbeats_are_left_out_while_one_is_written_and_last_words_are_not(mon
     heartbeat.beat("collecting")
     assert began.wait(SECS)
     heartbeat.beat("waiting")
-    wait_for_what_is_under_way = background.wait
+    wait_for_what_is_under_way = sender_module.wait
 
     def wait(*args: Any, **kwargs: Any) -> Any:
         may_write.set()
         return wait_for_what_is_under_way(*args, **kwargs)
 
-    monkeypatch.setattr(background, "wait", wait)
+    monkeypatch.setattr(sender_module, "wait", wait)
     heartbeat.beat("stopped")
     assert written == ["collecting", "stopped"]
 

@@ -10,8 +10,7 @@ from tf_agents.environments import gym_wrapper, py_environment, tf_environment, 
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs import gym_driver
-from tfagents_system.envs.gym_driver import TRUNCATED, GymDriver, StepResult, gym_layers
-from tfagents_system.envs.spaces import space_nest
+from tfagents_system.envs.gym_driver import TRUNCATED, GymDriver, StepResult, gym_layers, space_nest
 from tfagents_system.envs.specs import spaces_of_array_specs
 from tfagents_system.errors import UserError
 

@@ -27,8 +27,7 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.envs import gym_driver
 from tfagents_system.envs.backends import Backend, PyBackend, make_backend
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.envs.gym_driver import TRUNCATED, StepResult, gym_layers
-from tfagents_system.envs.spaces import space_nest
+from tfagents_system.envs.gym_driver import TRUNCATED, StepResult, gym_layers, space_nest
 from tfagents_system.envs.specs import spaces_of_array_specs
 from tfagents_system.envs.training_environment import MAX_FLOAT32, Infos, LaneEnvironment, StepColumns, StepNews
 from tfagents_system.errors import UserError

@@ -24,10 +24,19 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tfagents_system.envs import goals, gym_driver, hooks, rendering
+from tfagents_system.envs import gym_driver, hooks, rendering
 from tfagents_system.envs.faults import describe_error
-from tfagents_system.envs.gym_driver import LOG_PREFIX, RECORD_PREFIX, SUCCESS_KEYS, gym_layers
-from tfagents_system.envs.spaces import box_dtype, is_known, no_fixed_shape, space_kind, text_key
+from tfagents_system.envs.gym_driver import (
+    LOG_PREFIX,
+    RECORD_PREFIX,
+    SUCCESS_KEYS,
+    box_dtype,
+    gym_layers,
+    is_known,
+    no_fixed_shape,
+    space_kind,
+    text_key,
+)
 from tfagents_system.errors import UserError
 from tfagents_system.settings.load_params import load_params
 
@@ -166,7 +175,7 @@ class _Server:
             "set_state": lambda state: gym_driver.set_state(layers, state),
             "close": getattr(env, "close", lambda: None),
         }
-        functions = goals.functions_of(layers)
+        functions = gym_driver.functions_of(layers)
         for name, function in functions.items():
             self._methods[name] = lambda achieved, desired, call=function: np.asarray(
                 call(achieved, desired, {}), np.float64

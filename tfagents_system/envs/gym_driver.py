@@ -1,5 +1,7 @@
 """Drives gym and Gymnasium environments of any version and hides their differences, as those of their wrappers.
 
+Below are the kinds of their spaces, and environments with goals.
+
 Runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9, NumPy 1 or 2.
 """
 
@@ -8,12 +10,13 @@ from __future__ import annotations
 import inspect
 import numbers
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from tfagents_system.envs.spaces import space_kind
+from tfagents_system.envs.faults import EnvironmentDiedError, describe_error
 from tfagents_system.errors import UserError
 
 SEED_LIMIT = 2**31  # Some environments keep their seed in a signed 32-bit integer.
@@ -26,6 +29,14 @@ SUCCESS_KEYS = ("is_success", "success")
 
 # In the options of a device's reset(): the episode is of an evaluation, and which of its episodes it is.
 EVALUATION, EVALUATION_EPISODE = "evaluation", "episode"
+
+# Spaces that observations may have.
+_KNOWN = ("Box", "Dict", "Tuple", "Discrete", "MultiDiscrete", "MultiBinary")
+
+# Environments with goals, by the convention of Gymnasium-Robotics: three keys, and rewards as a function of goals.
+OBSERVATION, ACHIEVED, DESIRED = "observation", "achieved_goal", "desired_goal"
+REWARD, TERMINATED = "compute_reward", "compute_terminated"
+FUNCTIONS = (REWARD, TERMINATED)
 
 # (observation, reward, discount, is the episode over, info)
 StepResult = tuple[Any, Any, float, bool, Any]
@@ -293,3 +304,140 @@ def recorded(value: Any) -> np.ndarray | None:
     except Exception:  # Such as of a ragged list, or whatever the user's own class raises: no episode ends for that.
         return None
     return array if array.dtype.kind in "biufU" else None
+
+
+# Spaces, whichever library they are from.
+
+
+def space_kind(space: Any) -> str:
+    """`Box`, `Dict`, ...: the same for the spaces of gym, of Gymnasium and for classes that only look like them."""
+    for cls in type(space).__mro__:
+        if cls.__name__ in _KNOWN:
+            return cls.__name__
+    return "Box" if all(hasattr(space, name) for name in ("low", "high", "shape")) else type(space).__name__
+
+
+def is_known(space: Any) -> bool:
+    """Whether observations may have such a space."""
+    return space_kind(space) in _KNOWN
+
+
+def no_fixed_shape(name: str, space: Any) -> str:
+    """The error message for a space of unknown kind."""
+    return f"{name} has the space {space}, which has no fixed shape: use {', '.join(_KNOWN[:-1])} or {_KNOWN[-1]}"
+
+
+def space_nest(space: Any) -> Any:
+    """The nest of a space's parts that are arrays, each a space itself.
+
+    Raises:
+      UserError: A key is not a string.
+    """
+    kind = space_kind(space)
+    if kind == "Dict":
+        return {text_key(key): space_nest(part) for key, part in space.spaces.items()}
+    if kind == "Tuple":
+        return tuple(map(space_nest, space.spaces))
+    return space
+
+
+def leaf_name(*path: Any) -> str:
+    """`observation/camera`. TensorFlow allows few characters in names."""
+    return "/".join([path[0], *(re.sub(r"[^A-Za-z0-9_.-]", "_", str(part)) for part in path[1:])])
+
+
+def box_dtype(space: Any) -> np.dtype:
+    """The dtype of a Box, or of a class that looks like one."""
+    return np.dtype(getattr(space, "dtype", None) or np.asarray(space.low).dtype)
+
+
+def one_hot_sizes(space: Any) -> np.ndarray:
+    """Number of values of each element of a Discrete or MultiDiscrete space."""
+    return np.asarray(space.nvec if hasattr(space, "nvec") else [space.n], np.int64).reshape(-1)
+
+
+def text_key(key: Any) -> str:
+    """The key of a dictionary of spaces.
+
+    Raises:
+      UserError: It is not a string.
+    """
+    if not isinstance(key, str):
+        raise UserError(f"a dictionary of spaces has the key {key!r}: keys must be strings")
+    return key
+
+
+# Goals.
+
+
+def functions_of(layers: Iterable[Any]) -> dict[str, Callable[..., Any]]:
+    """Those of FUNCTIONS that an environment has, by name; each of the outermost layer that has one."""
+    layers = list(layers)
+    methods = {name: [getattr(layer, name, None) for layer in layers] for name in FUNCTIONS}
+    return {name: next(filter(callable, found)) for name, found in methods.items() if any(map(callable, found))}
+
+
+class GoalFunctions:
+    """`compute_reward` and `compute_terminated` of an environment, for many steps in one call.
+
+    Both are called with goals `[N, ...]` as the run stores them (float32 where the space has floats), and an empty
+    dictionary as `info`. They must depend on nothing else: they are called in a process of which no worker knows.
+
+    Args:
+      layers: The environment and those that it wraps, outermost first.
+
+    Attributes:
+      has_reward, has_terminated: Whether the environment has them.
+    """
+
+    def __init__(self, layers: Iterable[Any]) -> None:
+        self._functions = functions_of(layers)
+        self.has_reward, self.has_terminated = (name in self._functions for name in FUNCTIONS)
+
+    def rewards(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+        """`[N]` float32: of steps that have achieved these goals, where those were desired.
+
+        Raises:
+          UserError: The call raises, or does not return a finite number for each.
+        """
+        found = self._call(REWARD, achieved, desired)
+        if found.shape != (len(achieved),) or not np.isfinite(found).all():
+            what = f"shape {found.shape}" if found.shape != (len(achieved),) else "numbers that are not finite"
+            raise UserError(
+                f"{REWARD} of the environment must return a finite number for each of {len(achieved)} goals, found "
+                f"{what}: compute it for arrays of goals, such as -(np.linalg.norm(achieved_goal - desired_goal, "
+                "axis=-1) > 0.05)"
+            )
+        return found.astype(np.float32)
+
+    def terminated(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray | None:
+        """`[N]` bool: whether such a step ends its episode; None where the environment does not say. Errors likewise.
+
+        One truth value for all of them is taken for each: environments that never end an episode return it.
+        """
+        if not self.has_terminated:
+            return None
+        found = self._call(TERMINATED, achieved, desired)
+        wrong = ""
+        if found.shape not in ((), (len(achieved),)):
+            wrong = f"shape {found.shape}"
+        elif not np.isin(found, (0, 1)).all():
+            wrong = "None, or other numbers than 0 and 1"
+        if wrong:
+            raise UserError(
+                f"{TERMINATED} of the environment must return a truth value for each of {len(achieved)} goals, found "
+                f"{wrong}: compute it for arrays of goals, along their last axis"
+            )
+        return np.broadcast_to(found.astype(bool), (len(achieved),))
+
+    def _call(self, name: str, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+        if name not in self._functions:
+            raise UserError(f"the environment has no {name}(achieved_goal, desired_goal, info): give it one")
+        try:
+            return np.asarray(self._functions[name](achieved, desired, {}), np.float64)
+        except EnvironmentDiedError:
+            raise  # Another start of this process has another one.
+        except Exception as error:
+            raise UserError(
+                f"{name} of the environment failed for {len(achieved)} goals, info {{}}: {describe_error(error)}"
+            ) from error

@@ -15,7 +15,7 @@ import tree
 from tf_agents.specs import array_spec, tensor_spec
 
 from tfagents_system.envs.actions import actions_of
-from tfagents_system.envs.spaces import box_dtype, leaf_name, no_fixed_shape, one_hot_sizes, space_kind, text_key
+from tfagents_system.envs.gym_driver import box_dtype, leaf_name, no_fixed_shape, one_hot_sizes, space_kind, text_key
 from tfagents_system.errors import UserError
 
 _TABLE = "action_table"

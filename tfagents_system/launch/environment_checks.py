@@ -34,14 +34,13 @@ from tfagents_system.checks.rules import integer_from, is_kept, near_misses
 from tfagents_system.envs import actions, loading, rendering
 from tfagents_system.envs.backends import is_batched
 from tfagents_system.envs.batched_environment import BatchedEnvironment
-from tfagents_system.envs.contract import CONTRACT, check_contract
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
-from tfagents_system.envs.goals import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED
-from tfagents_system.envs.gym_driver import gym_layers
+from tfagents_system.envs.gym_driver import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED, gym_layers
 from tfagents_system.envs.history import HORIZON_TIME, frames_in, is_image, leaf_names
+from tfagents_system.envs.observations import CONTRACT, check_contract
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch import costs

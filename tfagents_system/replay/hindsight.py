@@ -17,7 +17,7 @@ from absl import logging
 from tfagents_system.envs import loading
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, describe_error
-from tfagents_system.envs.goals import ACHIEVED, DESIRED, GoalFunctions
+from tfagents_system.envs.gym_driver import ACHIEVED, DESIRED, GoalFunctions
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.replay.ring import Ring

@@ -17,7 +17,7 @@ import numpy as np
 
 from tfagents_system.agents import algorithms
 from tfagents_system.checks.schedules import Schedule
-from tfagents_system.envs.goals import GoalFunctions
+from tfagents_system.envs.gym_driver import GoalFunctions
 from tfagents_system.hyperparameters import RACE_END_STEPS, FrameStack
 from tfagents_system.replay.hindsight import Hindsight, Relabelled
 from tfagents_system.replay.n_step import Experience, MiniRaces, draw_times, experience, mini_race

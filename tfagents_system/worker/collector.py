@@ -25,13 +25,12 @@ from tfagents_system.role import COLLECT_STREAM, GREEDY_STREAM, HELD_OUT_STREAM,
 from tfagents_system.transport.episode_reports import Episode, KeptEpisode, eval_share
 from tfagents_system.transport.segments import Column, Layout, Segment
 from tfagents_system.worker.actors import Actor, EpisodeShare
-from tfagents_system.worker.background import BackgroundSender
 from tfagents_system.worker.episode_runner import COLLECTING, EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.recording import BestOfWorker, EpisodeRecorder, callables, observed, takers_of
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder
-from tfagents_system.worker.sender import SegmentSender
+from tfagents_system.worker.sender import BackgroundSender, SegmentSender
 
 _MOST_EPISODES = 1 << 20  # Of a deterministic run's worker, in an iteration.
 

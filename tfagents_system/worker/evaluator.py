@@ -14,11 +14,10 @@ from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection
 from tfagents_system.transport.episode_reports import EVAL, Episode, Report
 from tfagents_system.worker.actors import Actor, PolicyActor
-from tfagents_system.worker.background import BackgroundSender
 from tfagents_system.worker.episode_runner import EVALUATING, EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestItem, NewestPolicy
 from tfagents_system.worker.recording import EpisodeRecord, EpisodeRecorder, callables, observed, takers_of
-from tfagents_system.worker.sender import SegmentSender
+from tfagents_system.worker.sender import BackgroundSender, SegmentSender
 
 _TELL_AGAIN_SECS = 5.0  # What an evaluation was like, to a trainer that may wait for it.
 _PUT_SECS = 0.2

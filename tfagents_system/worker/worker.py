@@ -39,12 +39,6 @@ from tfagents_system.transport.connection import Connection, StoppedError, Waiti
 from tfagents_system.transport.episode_reports import EVAL, TRAIN, Episode, Report, eval_episodes, extra_episodes
 from tfagents_system.transport.segments import Layout, run_layout
 from tfagents_system.worker.actors import Actor, PolicyActor, RandomActor
-from tfagents_system.worker.background import (
-    BackgroundHeartbeat,
-    BackgroundReader,
-    BackgroundSender,
-    leave_python_to_steps,
-)
 from tfagents_system.worker.collector import Collector, JournaledCollector
 from tfagents_system.worker.episode_runner import (
     COLLECTING,
@@ -56,7 +50,13 @@ from tfagents_system.worker.episode_runner import (
 )
 from tfagents_system.worker.evaluator import Evaluator
 from tfagents_system.worker.newest_policy import BackPressure, NewestItem, NewestPolicy, ProgressReader
-from tfagents_system.worker.sender import SegmentSender
+from tfagents_system.worker.sender import (
+    BackgroundHeartbeat,
+    BackgroundReader,
+    BackgroundSender,
+    SegmentSender,
+    leave_python_to_steps,
+)
 from tfagents_system.workers import WorkerEnvironments
 
 _POLL_SECS = 0.01
