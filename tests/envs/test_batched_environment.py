@@ -79,19 +79,6 @@ def test_a_lane_that_ends_keeps_its_true_last_observation_in_each_mode(mode: Aut
         driven.env.close()
 
 
-@pytest.mark.parametrize("mode", MODES, ids=mode_id)
-def test_the_horizon_ends_one_lane_with_its_discount_and_resets_that_lane_alone(mode: AutoresetMode) -> None:
-    own = [NumberedLane(0, (99,)), NumberedLane(1, (3,))]
-    driven = Driven(vector_of(own, mode), horizon=4)
-    driven.reset()
-    steps = [driven.step() for _ in range(4)]
-    assert [step.ended for step in steps] == [[], [], [1], [0]]
-    assert driven.discount[0] == 1.0 and steps[-1].began[0] and steps[-1].first[0][0].tolist() == [0, 1, 0]
-    assert driven.out[0][0].tolist() == [0, 0, 4] and own[0].episode == own[1].episode == 1
-    driven.step()
-    assert driven.out[0][0].tolist() == [0, 1, 1], "the lane goes on from there"
-
-
 class Odd(gymnasium.Env):
     """A nest of every kind of space, with numbers that depend on the step."""
 

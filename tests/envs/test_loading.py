@@ -155,16 +155,6 @@ def test_no_collect_env_is_built_where_the_hook_does_not_ask_for_one(hook: Any) 
     assert params.calls == [((), 4, {})]
 
 
-def test_episodes_end_at_the_horizon() -> None:
-    env = loading.make_collect_env(FakeParams(CONFIG), 0, 1)
-    time_step = env.reset()
-    steps = 0
-    while not time_step.is_last():
-        time_step = env.step([0.0, 0.0])
-        steps += 1
-    assert steps == 4 and float(time_step.discount) == 1.0
-
-
 @pytest.mark.parametrize(
     ("build", "limit"),
     [

@@ -260,7 +260,9 @@ def test_exception_names_worker_episode_step_and_line() -> None:
     [
         (np.array([np.nan, 0.0]), 0.0, "not finite"),
         (np.zeros(3), 0.0, r"expected shape \(2,\) but found \(3,\)"),
+        (np.array(["a", "b"]), 0.0, "could not convert string to float"),
         (np.zeros(2), np.inf, "reward is inf"),
+        (np.zeros(2), np.float64(1e300), "the reward is 1e\\+300: it must be finite, as float32"),
         (np.zeros(2), None, "the reward is None: it must be a number"),
         (np.zeros(2), [1.0], "it must be a number"),
     ],

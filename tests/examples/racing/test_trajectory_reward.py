@@ -49,11 +49,6 @@ def test_the_penalty_is_in_every_step_and_the_finish_ends():
     assert rewards == pytest.approx([-0.25, -0.3, 0.95 - 0.3 + 100.0]) and indices[-1] == 100 and end == FINISHED
 
 
-def test_equal_distances_ahead_take_the_later_point():
-    points = np.stack([np.arange(30.0), np.zeros(30)], axis=1)
-    assert follow(points, [(0.5, 0.0), (1.5, 0.0)])[1] == [1, 2]
-
-
 HAIRPIN = np.concatenate([STRAIGHT, STRAIGHT[::-1] + (0.0, 2.0)])  # 10 m there, 10 m back, 2 m beside
 
 
