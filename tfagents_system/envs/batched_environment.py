@@ -367,7 +367,7 @@ class VectorBackend(LanesBackend):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         layers = list(self.layers())
-        if gym_driver.has_own_set_state(layers):
+        if any(map(gym_driver.has_own_set_state, layers)):
             gym_driver.set_state(layers, state)
         elif self._lanes is not None:
             for lane in self._lanes:

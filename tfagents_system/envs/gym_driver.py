@@ -179,16 +179,11 @@ def set_state(layers: Iterable[Any], state: Mapping[str, Any]) -> None:
       UserError: The attribute does not exist or holds no number.
     """
     layers = list(layers)
-    for layer in filter(_has_own_set_state, layers):
+    for layer in filter(has_own_set_state, layers):
         layer.set_state(dict(state))
         return
     for name, value in state.items():
         _set_attribute(layers, name, value)
-
-
-def has_own_set_state(layers: Iterable[Any]) -> bool:
-    """Whether `set_state` would find an environment's own."""
-    return any(map(_has_own_set_state, layers))
 
 
 def _set_attribute(layers: list[Any], name: str, value: Any) -> None:
@@ -238,7 +233,7 @@ def _holds_number(layer: Any, name: str) -> bool:
     return is_number or (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iuf")
 
 
-def _has_own_set_state(layer: Any) -> bool:
+def has_own_set_state(layer: Any) -> bool:
     """Whether a class defines `set_state(state)` and is not just a forwarding wrapper of TF-Agents.
 
     MuJoCo's environments have an unrelated `set_state(qpos, qvel)`.
