@@ -39,8 +39,7 @@ from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params_class
-from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.resolved import Settings
+from tfagents_system.settings.resolved import Overrides, Settings
 from tfagents_system.transport.tunnel import identity_of
 
 HERE = "this_machine"

@@ -28,7 +28,7 @@ from tfagents_system.cluster import join, ssh
 from tfagents_system.cluster.ssh import SshRun, SshTunnel, fetch_run
 from tfagents_system.errors import UserError
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.resolved import Overrides
 from tfagents_system.transport import credentials
 from tfagents_system.transport.tunnel import identity_of
 

@@ -13,8 +13,7 @@ import pytest
 from tfagents_system.launch.run_settings import EDITS, FRESH, RunSettings, resolve
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.resolved import Settings
+from tfagents_system.settings.resolved import Overrides, Settings
 from tfagents_system.settings.variables import RunVariables, read_variables
 
 

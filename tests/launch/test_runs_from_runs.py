@@ -28,7 +28,7 @@ from tfagents_system.run_files.run_directory import read_run_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import taken_by
 from tfagents_system.settings.load_params import load_params
-from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.resolved import Overrides
 from tfagents_system.settings.variables import RunVariables
 from tfagents_system.trainer.learner import Learner
 from tfagents_system.transport.tables import Snapshot

@@ -16,8 +16,7 @@ from tfagents_system.launch import prepare
 from tfagents_system.run_files import params_folder, run_directory, run_inputs
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import check_input_files, load_env_config, load_params, with_paths
-from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.resolved import read_run
+from tfagents_system.settings.resolved import Overrides, read_run
 
 
 def test_what_is_kept_of_a_folder(project: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tfagents_system.errors import UserError
 from tfagents_system.settings.grid import Grid, faults_in_job, parse_seeds, read_grid
-from tfagents_system.settings.overrides import parse_assignments
+from tfagents_system.settings.resolved import parse_assignments
 from tfagents_system.settings.values import assignment, parse_value
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tfagents_system.settings.load_params import ENV_STEPS_PER_ITER, defaults_of, kept_defaults, load_params
-from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.resolved import Overrides
 
 FILE = """
 from tfagents_system.train_params_base import TrainParamsBase

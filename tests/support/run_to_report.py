@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.settings_for_tests import variables_with, write_run_json
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.overrides import Overrides
+from tfagents_system.settings.resolved import Overrides
 
 HOSTILE = "<b>x</b><img src=x onerror=\"document.title='owned'\">"
 _METRICS = ("critic_loss", "actor_loss", "alpha", "q_mean", "updates_per_s", "env_steps_per_s", "curriculum/mass")

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.resolved import Settings, of_start
+from tfagents_system.settings.resolved import Overrides, Settings, of_start
 from tfagents_system.settings.variables import RunVariables
 
 

@@ -14,8 +14,7 @@ from tfagents_system.run_files import kept_checkpoints, params_folder, run_direc
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config, load_params
-from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.resolved import Settings
+from tfagents_system.settings.resolved import Overrides, Settings
 from tfagents_system.settings.variables import RunVariables, read_variables
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,8 +16,7 @@ from tfagents_system.launch.prepare import what_goes_on
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings import params_check
-from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.resolved import settings_of_end
+from tfagents_system.settings.resolved import Overrides, settings_of_end
 from tfagents_system.trainer.training_log import CallbackError, EarlyEnd, Logged
 
 __all__ = ["now"]  # A fixture.

@@ -45,8 +45,7 @@ from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
 from tfagents_system.settings.load_params import INPUT_FILES, input_files_of
-from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.resolved import SHARED, Settings
+from tfagents_system.settings.resolved import SHARED, Overrides, Settings
 from tfagents_system.settings.variables import RunVariables, as_text, read_variables, variable_name, without_task
 from tfagents_system.transport.tunnel import check_path, identity_of
 

@@ -470,7 +470,7 @@ def main(*, starts: bool = False) -> int:
     parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
     parser.add_argument("--check", action="store_true", help="only check, and report all that was looked at")
     parser.add_argument(
-        "--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE", help="see overrides.py"
+        "--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE", help="see settings/resolved.py"
     )
     add_edit_options(parser)
     parser.add_argument("--from", dest="source", metavar="RUN", help="another run that this one begins with: SAC_FROM")

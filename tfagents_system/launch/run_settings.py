@@ -15,8 +15,7 @@ from tfagents_system.errors import UserError, shown
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import read_grid
-from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
-from tfagents_system.settings.resolved import FIXED, Settings
+from tfagents_system.settings.resolved import FIXED, Overrides, Setting, Settings, parse_assignments
 from tfagents_system.settings.variables import (
     COUNTS,
     GRID,

@@ -51,7 +51,7 @@ from tfagents_system.settings.load_params import (
     load_params,
     load_params_class,
 )
-from tfagents_system.settings.overrides import HORIZON, Overrides
+from tfagents_system.settings.resolved import HORIZON, Overrides
 from tfagents_system.settings.variables import NETWORKS
 from tfagents_system.train_params_base import TrainParamsBase
 

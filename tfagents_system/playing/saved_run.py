@@ -19,8 +19,8 @@ from tfagents_system.run_files.run_directory import read_run_json
 from tfagents_system.run_files.run_inputs import origin_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config, load_params
-from tfagents_system.settings.overrides import Overrides
 from tfagents_system.settings.params_check import check_env_config
+from tfagents_system.settings.resolved import Overrides
 from tfagents_system.settings.variables import read_variables
 from tfagents_system.train_params_base import TrainParamsBase
 

@@ -20,8 +20,15 @@ from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_inputs import Inputs
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.run_files.taken import taken_by
-from tfagents_system.settings.overrides import Overrides, Setting
-from tfagents_system.settings.resolved import SETTINGS_OF_END, Settings, of_start, read_run, settings_of_end
+from tfagents_system.settings.resolved import (
+    SETTINGS_OF_END,
+    Overrides,
+    Setting,
+    Settings,
+    of_start,
+    read_run,
+    settings_of_end,
+)
 from tfagents_system.settings.values import by_name, in_words, overridden
 from tfagents_system.settings.variables import SEED, RunVariables
 from tfagents_system.train_params_base import TrainParamsBase

@@ -28,8 +28,7 @@ from tfagents_system.run_files.params_folder import copy_files, sha256_of
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
 from tfagents_system.settings.load_params import INPUT_FILES, input_files_of
-from tfagents_system.settings.overrides import Overrides
-from tfagents_system.settings.resolved import read_run
+from tfagents_system.settings.resolved import Overrides, read_run
 
 _IN_FOLDER = "params/"
 _MOST_LINES, _MOST_COMPARED, _MOST_WIDE = 24, 50_000, 160  # Of the differences that are shown.

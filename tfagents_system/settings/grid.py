@@ -10,7 +10,7 @@ A list of objects has one task an entry. A search space is an object of what a s
      "n_step": {"low": 1, "high": 5}}
 
 A list has the values themselves; `low` and `high` are numbers, both whole for a whole number; with `log`, each factor
-of ten is as likely. Keys are those of --set (see overrides.py): an attribute of TrainParams, `config.` and a key of the
+of ten is as likely. Keys are those of --set (see resolved.py): an attribute of TrainParams, `config.` and a key of the
 JSON, or a variable.
 """
 

@@ -2,21 +2,37 @@
 
 {"id": 7, "seed": 3, "overrides": {...}, "attributes": {...}, "config": {...}, ...    fixed for the run's life
  "start": {"variables": {"train_cpus": 2, ...}, ...}}                                 written anew by each start
+
+Overrides of one run are attributes of TrainParams, keys of the JSON and SAC_ variables, without editing a file:
+
+    ./run_script.sh VARS.sh --set batch_size=512 --set config.horizon=500 --set SAC_SEED=3
+
+A bare name is an attribute of TrainParams, `config.a.b` a key of the JSON, `SAC_X` a variable. Values are JSON, else
+text; those of variables are text. Objects are merged, key by key, into those of the JSON and into dictionaries of
+TrainParams (`critic_optimizer.name=sgd`); null removes a key, {} all of them. What a run began with is in its run.json.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tfagents_system.errors import UserError
-from tfagents_system.settings.overrides import Overrides
+from tfagents_system.checks.rules import near_misses
+from tfagents_system.errors import UserError, shown
+from tfagents_system.settings.params_check import CONFIG_KEYS
+from tfagents_system.settings.values import by_name, in_words, leaves_of, merge, parse_value, variable_text
 from tfagents_system.settings.variables import VARIABLES, RunVariables
 
+CONFIG = "config"
+HORIZON = "horizon"
+_SIMILARITY = 0.7  # The name is refused in any case: what is meant may be guessed more freely.
+_VARIABLES = tuple(variable.name for variable in VARIABLES)
+_EARLY_VARIABLES = tuple(variable.name for variable in VARIABLES if variable.is_early)
 # Variables that stay what the run began with.
 FIXED = ("seed", "envs_per_worker", "deterministic")
 # Those that a role which joins the run takes over from it.
@@ -42,6 +58,194 @@ _PATHS = tuple(variable.field for variable in VARIABLES if variable.kind.is_path
 _UNSAVED = ("job_prelude", "exec_prefix")  # People put keys into them: `export HF_TOKEN=...`.
 # Attributes that say when a run ends.
 SETTINGS_OF_END = ("num_iter", "stop_when", "max_hours", "num_env_steps")
+
+
+# What is overridden.
+
+
+class Setting(NamedTuple):
+    """One override as it was given; `source` says where: `--set`, `task 3 of my_grid.json`."""
+
+    name: str
+    value: Any
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Overrides:
+    """How one run differs from what its files say.
+
+    Attributes:
+      params: Values by attribute of TrainParams; objects are merged into dictionaries.
+      config: What is merged into the configuration.
+      variables: SAC_ variables, as text.
+      defaults: Values by attribute of TrainParams that the run began with and that nobody had given, see
+        `defaults_of`, and `horizon` where the configuration has none. A start keeps those that nobody has given since.
+    """
+
+    params: dict[str, Any] = dataclasses.field(default_factory=dict)
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)
+    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """All values by attribute of TrainParams."""
+        return {name: value for name, value in self.defaults.items() if name != HORIZON} | self.params
+
+    @classmethod
+    def from_settings(cls, settings: Sequence[Setting], variables: Collection[str] = ()) -> tuple[Overrides, list[str]]:
+        """Sorts settings by what they override.
+
+        Args:
+          settings: In any order.
+          variables: SAC_ names that are known beside our own: those of the environment.
+
+        Returns:
+          The overrides, and what is wrong: impossible names, impossible values, a name given twice.
+        """
+        overrides = cls()
+        findings: list[str] = []
+        seen: dict[str, str] = {}
+        for setting in settings:
+            try:
+                tree, where, path, value = overrides._place(setting, variables)
+            except ValueError as error:
+                findings.append(f"{setting.source}: {error}")
+                continue
+            for key in reversed(path):
+                value = {key: value}
+            for leaf, new in leaves_of(value):
+                name = ".".join((*where, *leaf))
+                if twice := [other for other in seen if _is_within(name, other) or _is_within(other, name)]:
+                    findings.append(f"{name} is given twice, by {seen[twice[0]]} and {setting.source}: remove one")
+                else:
+                    seen[name] = setting.source
+                    _put(tree, leaf, new)
+        return overrides, findings
+
+    @classmethod
+    def of_run(cls, run: Mapping[str, Any]) -> Overrides:
+        """Those of a run.json; none where it has none."""
+        return cls(**run.get("overrides", {}))
+
+    def replaced_by(self, given: Overrides) -> Overrides:
+        """These, with `given` in their place wherever both say something; they keep their `defaults`."""
+        return Overrides(
+            _replaced(self.params, given.params),
+            _replaced(self.config, given.config),
+            self.variables | given.variables,
+            self.defaults,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Values by name, as --set takes them; one name for each key of the configuration and of dictionaries."""
+        return by_name(self.params, self.config, self.variables)
+
+    def in_words(self) -> str:
+        """`batch_size=512 config.horizon=500`; empty where nothing is overridden."""
+        return in_words(self.settings())
+
+    def unknown_keys(self, env_config: Mapping[str, Any]) -> list[str]:
+        """Overridden keys that the configuration has not: nobody would read them, and they would change nothing."""
+        return [text for path, _ in leaves_of(self.config) if (text := _unknown_key(path, env_config))]
+
+    def merged(self, env_config: Mapping[str, Any]) -> dict[str, Any]:
+        """The configuration with what is overridden, without `unknown_keys`; `env_config` itself stays unchanged."""
+        known: dict[str, Any] = {}
+        for path, value in leaves_of(self.config):
+            if _unknown_key(path, env_config) is None:
+                _put(known, path, value)
+        default = {HORIZON: self.defaults[HORIZON]} if HORIZON in self.defaults else {}
+        return merge(copy.deepcopy({**default, **env_config}), known)
+
+    def _place(
+        self, setting: Setting, variables: Collection[str]
+    ) -> tuple[dict[str, Any], tuple[str, ...], list[str], Any]:
+        """Where a setting belongs: a tree, what precedes names in it, the path there, and the value.
+
+        Raises:
+          ValueError: It is impossible; says why.
+        """
+        name, value, _ = setting
+        if name.startswith("SAC_"):
+            if name not in _VARIABLES and name not in variables:
+                meant = [right for _, right in near_misses([name], _VARIABLES, _SIMILARITY)]
+                hint = f"{meant[0]} is meant" if meant else "docs/reference/variables.md has them all"
+                raise ValueError(f"{name} is not a known variable: {hint}")
+            if name in _EARLY_VARIABLES:
+                raise ValueError(f"{name} is read before --set: put it into the vars file")
+            return self.variables, (), [name], variable_text(value)
+        if name.upper() in _VARIABLES:
+            raise ValueError(f"{name} is no attribute of TrainParams: {name.upper()} is meant")
+        first, *keys = path = name.split(".")
+        if not all(path):
+            raise ValueError(f"{name} has an empty key: write config.KEY, as in config.horizon=200")
+        if first == CONFIG:
+            if not keys and not (isinstance(value, dict) and value):
+                raise ValueError(f"config must be an object of keys, found {shown(value)}: write config.KEY=VALUE")
+            return self.config, (CONFIG,), keys, value
+        if first == "compute_config":
+            raise ValueError("compute_config follows from the variables: override those, as in SAC_TRAIN_CPUS=2")
+        if first == "env_config" or first.startswith("_") or not first.isidentifier():
+            raise ValueError(f"{name} must be a public attribute of TrainParams, config.KEY or SAC_NAME")
+        return self.params, (), path, value
+
+
+def _is_within(name: str, other: str) -> bool:
+    return f"{name}.".startswith(f"{other}.")
+
+
+def _put(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[path[-1]] = value
+
+
+def _replaced(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    both = {
+        name: _replaced(before[name], value)
+        for name, value in given.items()
+        if isinstance(value, dict) and value and isinstance(before.get(name), dict)
+    }
+    return {**before, **given, **both}
+
+
+def parse_assignments(texts: Sequence[str], source: str = "--set") -> tuple[list[Setting], list[str]]:
+    """Reads `NAME=VALUE` for each; returns the settings, and what is wrong."""
+    settings, findings = [], []
+    for text in texts:
+        name, separator, value = text.partition("=")
+        name = name.strip()
+        if not separator or not name:
+            findings.append(f"{source} {text}: it must be NAME=VALUE, as in {source} batch_size=512")
+            continue
+        try:
+            settings.append(Setting(name, value if name.startswith("SAC_") else parse_value(value), source))
+        except ValueError as error:
+            findings.append(f"{source} {text}: {error}")
+    return settings, findings
+
+
+def _unknown_key(path: Sequence[str], env_config: Mapping[str, Any]) -> str | None:
+    """Why a key can't be overridden; None where it can: it is there, or the toolkit knows it and checks it itself."""
+    name = ".".join((CONFIG, *path))
+    node: Any = env_config
+    for depth, key in enumerate(path):
+        if not isinstance(node, Mapping):
+            return f"{name} can't be: {'.'.join((CONFIG, *path[:depth]))} is no object but {shown(node)}"
+        if key in node:
+            node = node[key]
+            continue
+        if path[0] in CONFIG_KEYS:
+            return None
+        meant = [right for _, right in near_misses([key], node, _SIMILARITY)]
+        there_are = f"{meant[0]} is meant" if meant else f"there are {', '.join(map(str, node)) or 'none'}"
+        return f"{name} is not in SAC_CONFIG ({there_are}): correct it, or add the key to the JSON"
+    return None
+
+
+# All settings, in run.json.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,7 @@ from tfagents_system.report.status import summary
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_lock import owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.overrides import Overrides, Setting, parse_assignments
+from tfagents_system.settings.resolved import Overrides, Setting, parse_assignments
 from tfagents_system.settings.values import differing, in_words
 from tfagents_system.settings.variables import GRID, TASK, read_variables
 

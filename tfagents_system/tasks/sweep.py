@@ -21,7 +21,7 @@ from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import followed
 from tfagents_system.run_files import run_directory
 from tfagents_system.settings.grid import Grid, parse_seeds, read_grid
-from tfagents_system.settings.overrides import Setting
+from tfagents_system.settings.resolved import Setting
 from tfagents_system.settings.variables import GRID, SEED, TASK, read_variables
 from tfagents_system.tasks.pool import DONE, WAITING, Pool, Source, View
 

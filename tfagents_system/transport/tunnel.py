@@ -44,8 +44,7 @@ from tfagents_system.transport.credentials import check_credentials, describe, r
 
 if TYPE_CHECKING:
     from tfagents_system.run_files.run_paths import RunPaths
-    from tfagents_system.settings.overrides import Overrides
-    from tfagents_system.settings.resolved import Settings
+    from tfagents_system.settings.resolved import Overrides, Settings
     from tfagents_system.transport.connection import Connection
 
 DATA, CHECK = "data", "check"  # Kinds of connections beside the kinds of roles.
