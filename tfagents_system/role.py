@@ -108,20 +108,6 @@ class Role:
         return self.variables.kind_of(self.worker_id)
 
     @property
-    def num_workers(self) -> int:
-        """Planned workers of the run: 0 to num_workers - 1."""
-        return self.variables.num_collect_workers
-
-    @property
-    def max_workers(self) -> int:
-        """Slots for workers, including those that join."""
-        return self.slots.most
-
-    @property
-    def seed(self) -> int:
-        return self.variables.seed
-
-    @property
     def deterministic(self) -> bool:
         """The seed alone determines what the role does."""
         return self.variables.deterministic
@@ -187,7 +173,7 @@ class Role:
 
     def derived_seed(self, *stream: int) -> int:
         """A 32-bit seed for one stream of random numbers, derived from the run's seed."""
-        return int(np.random.SeedSequence([self.seed, *stream]).generate_state(1)[0])
+        return int(np.random.SeedSequence([self.variables.seed, *stream]).generate_state(1)[0])
 
 
 def _number(name: str, joined: Tunnel | None) -> int:

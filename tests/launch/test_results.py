@@ -15,8 +15,6 @@ from tfagents_system.run_files.run_paths import RunPaths
 
 DOING = "drawing the learning curve", "playing one episode of the trained policy for a video", "writing the report"
 
-DOING = "drawing the learning curve", "playing one episode of the trained policy for a video", "writing the report"
-
 
 @pytest.fixture
 def paths(tmp_path):

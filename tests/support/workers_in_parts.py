@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.fakes import FakeParams
+from tests.support.settings_for_tests import variables_with
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.role import Role
 from tfagents_system.worker.episode_runner import Activity, EpisodeRunner
@@ -23,7 +24,8 @@ def runner_of(
 ) -> tuple[Any, EpisodeRunner]:
     """What runs a worker's episodes, and its role, which may have further attributes. It never hangs nor stops."""
     never = SimpleNamespace(is_set=lambda: False)
-    defaults = {"deterministic": False, "num_workers": 1, "seed": 0, "name": f"worker_{worker_id}", "stop": never}
+    variables = variables_with(seed=0)
+    defaults = {"deterministic": False, "variables": variables, "name": f"worker_{worker_id}", "stop": never}
     role: Any = SimpleNamespace(params=params, worker_id=worker_id, **{**defaults, **attributes})
     role.derived_seed = functools.partial(Role.derived_seed, role)
     environments = WorkerEnvironments(

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 from tests.tasks.conftest import Project
 from tfagents_system.errors import UserError
 from tfagents_system.launch import cpus as planning
-from tfagents_system.launch.cpus import Place, places_of, split_cpus
+from tfagents_system.launch.cpus import Place, places_of
 from tfagents_system.machine import cpus as machine_cpus
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_lock import RunLock
@@ -117,23 +117,6 @@ def test_tasks_that_others_work_on_are_left_to_them(programs: Any, tmp_path: Pat
         assert source.run() == 75 and source.states == [WAITING, WAITING, DONE]
     assert "try_task_1 is in use by" in source.tasks[1].reason
     assert programs("", "", "").run() == 0
-
-
-@pytest.mark.parametrize(
-    ("cpus", "held", "parallel", "needed", "share", "places"),
-    [
-        (8, (), 2, 4, False, [[0, 1, 2, 3], [4, 5, 6, 7]]),
-        (8, (0, 5), 2, 3, False, [[1, 2, 3], [4, 6, 7]]),
-        (7, (), 3, 5, True, [[0, 1, 2], [3, 4], [5, 6]]),
-        (2, (0, 1), 2, 4, True, [[0], [1]]),
-        (2, (), 3, 4, True, [[0], [1], [0]]),
-        (4, (), 1, 9, True, [[0, 1, 2, 3]]),
-    ],
-)
-def test_runs_at_once_have_cpus_of_their_own(
-    cpus: int, held: tuple[int, ...], parallel: int, needed: int, share: bool, places: list[list[int]]
-) -> None:
-    assert [*map(list, split_cpus(flat(range(cpus)), parallel, needed, held=held, share=share))] == places
 
 
 def test_a_place_has_room_for_the_largest_task(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tf_agents.specs import tensor_spec
 
 from tests.support.numpy_actors import as_after_training
+from tests.support.settings_for_tests import variables_with
 from tests.support.workers_in_parts import runner_of
 from tfagents_system.agents.agent import make_worker_agent
 from tfagents_system.envs.history import policy_time_step_spec
@@ -126,7 +127,8 @@ class Start:
         policy = Exploring(agent, number, 1)
         self.newest = types.SimpleNamespace(policy=policy, train_step=7)
         self.agent = agent
-        own = {"deterministic": True, "num_workers": 2, "seed": 5, "paths": RunPaths(folder)}
+        variables = variables_with(num_collect_workers=2, seed=5)
+        own = {"deterministic": True, "variables": variables, "paths": RunPaths(folder)}
         role, self.runner = runner_of(params, self.newest, worker_id=1, start=number, **own)
         self.environments, self.activity = self.runner.environments, self.runner.activity
         self.sent = []

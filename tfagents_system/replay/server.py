@@ -67,13 +67,13 @@ def serve(role: Role) -> int:
     settings = settings_of_run(role, layout, ring)
     priorities = settings.prioritized.priorities if settings.prioritized else None
     snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, priorities)
-    all_tables = tables.make_tables(role.max_workers)
+    all_tables = tables.make_tables(role.slots.most)
     server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
     service = ReplayService(
         ring,
         Connection(role.server_address, role.stop.is_set),
         all_tables[tables.BLOCKS],
-        role.max_workers,
+        role.slots.most,
         settings,
         _pacing(role, ring),
         snapshots,
@@ -428,7 +428,7 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
 
 def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
     """With the run's priorities, prior data, and an environment that says what goals are worth, if it has them."""
-    params, settings = role.params, draw_settings(role.params, layout, role.seed)
+    params, settings = role.params, draw_settings(role.params, layout, role.variables.seed)
     more: dict[str, Any] = {}
     if settings.form.is_prioritized:
         priorities = Priorities(ring, float(params.priority_exponent or 0))
@@ -437,7 +437,7 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
         discard(ring.folder)  # They would be of other rows when they are asked for again.
     if settings.form.hindsight is not None:
         # Behind the ids of all workers: ports and folders that an environment derives from its id are its own.
-        env_id = role.max_workers * role.variables.envs_per_worker
+        env_id = role.slots.most * role.variables.envs_per_worker
         more["goals_at"] = make_goal_environment(params, env_id, role.derived_seed(GOAL_STREAM)).at
     if iteration_counts.has_prior_data(params):
         taken = taken_by(role.paths)
@@ -457,7 +457,7 @@ def _pacing(role: Role, ring: Ring) -> Pacing:
     straggler_secs = math.inf if role.deterministic else role.variables.straggler_secs
     return Lockstep(
         ring,
-        role.num_workers,
+        role.variables.num_collect_workers,
         straggler_secs,
         has_left=role.has_left,
         updates_per_env_step=updates_ratio(params),
@@ -466,8 +466,8 @@ def _pacing(role: Role, ring: Ring) -> Pacing:
 
 def _workers_of(role: Role, iteration: int) -> range:
     """The workers that collect in an iteration; before the first one there may be fewer."""
-    is_first = iteration == INIT_ITERATION
-    return range(min(role.num_workers, random_count(role.params)) if is_first else role.num_workers)
+    count = role.variables.num_collect_workers
+    return range(min(count, random_count(role.params)) if iteration == INIT_ITERATION else count)
 
 
 def _beat(

@@ -254,7 +254,9 @@ class JournaledCollector(Collector):
     def __init__(self, role: Role, *parts: Any) -> None:
         super().__init__(role, *parts)
         self._journal = EpisodeJournal(role.paths.journal(role.name))
-        self._first_number = eval_share(self._params.num_initial_episodes, range(role.num_workers), role.worker_id)
+        self._first_number = eval_share(
+            self._params.num_initial_episodes, range(role.variables.num_collect_workers), role.worker_id
+        )
         self._under_way = self._begun = 0  # The newest episode, and the iteration that it began in.
         self._segments: list[Segment] = []  # Its steps of this iteration.
         self._checksum = 0  # Of all that the environment has returned in it.

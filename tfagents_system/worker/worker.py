@@ -70,8 +70,8 @@ class Worker:
     """Collects and evaluates for one run. What other kinds of workers do differently, their subclasses say.
 
     Args:
-      role: The process it runs in. Planned workers are numbered below `role.num_workers`; those beyond have no share of
-        the first random episodes, nor of evaluations unless they are the run's evaluators.
+      role: The process it runs in. Planned workers are numbered below `num_collect_workers`; those beyond have no share
+        of the first random episodes, nor of evaluations unless they are the run's evaluators.
     """
 
     collects: ClassVar[bool] = True  # Whether it needs environments to collect in.
@@ -217,7 +217,7 @@ class Worker:
 
     def _begin(self) -> None:
         """Collects its share of the first random experience, without what is stored of it since before a restart."""
-        total, workers = random_count(self._params), self._role.num_workers
+        total, workers = random_count(self._params), self._role.variables.num_collect_workers
         share = total // workers + (self._id < total % workers)
         missing = share - self._record.init_episodes
         is_done = self._init_is_complete or self._iteration_done >= INIT_ITERATION or missing <= 0
@@ -368,7 +368,7 @@ class Worker:
         if self._params.env_steps_per_iter is None:
             episodes = self._collector.collect_episodes(iteration, self._params.num_train_episodes_per_iter, actor)
         else:
-            steps, workers = self._params.env_steps_per_iter, self._role.num_workers
+            steps, workers = self._params.env_steps_per_iter, self._role.variables.num_collect_workers
             share = steps_of_worker(self._id, iteration, steps, workers)
             episodes = self._collector.collect_steps(iteration, share, actor)
         self._iteration_done = iteration
