@@ -1,4 +1,4 @@
-"""The shell scripts: what run_script.sh says of a vars file, and when setup.sh makes an environment."""
+"""The shell scripts: what run_script.sh says of a vars file, what surrounds a job, when setup.sh makes an environment."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import packaging
 import pytest
 
+from tests.support.login_node import User, refused
 from tests.support.shell import ROOT, run
 
 GOOD_VARS = """
@@ -34,13 +35,7 @@ def test_launchers_import_nothing_that_takes_seconds_and_memory() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    [
-        "run_script.sh",
-        "train_script.sh",
-        "submit.sh",
-        "setup.sh",
-        "run_tests.sh",
-    ],
+    ["run_script.sh", "train_script.sh", "submit.sh", "setup.sh", "run_tests.sh"],
 )
 def test_help(script: str, tmp_path: Path) -> None:
     done = run(ROOT / script, "--help", cwd=tmp_path)
@@ -48,9 +43,7 @@ def test_help(script: str, tmp_path: Path) -> None:
     assert len((ROOT / script).read_text().splitlines()) <= 100
 
 
-def test_run_script_takes_one_file(tmp_path: Path) -> None:
-    assert run(ROOT / "run_script.sh").returncode == 2
-    assert run(ROOT / "run_script.sh", "a", "b").returncode == 2
+def test_run_script_takes_a_vars_file(tmp_path: Path) -> None:
     done = run(ROOT / "run_script.sh", "nowhere.sh", cwd=tmp_path)
     assert done.returncode == 2 and "error: vars file nowhere.sh is missing" in done.stderr
     (tmp_path / "params.py").write_text("import gymnasium\n")
@@ -72,10 +65,7 @@ def test_settings_may_stand_before_and_after_the_file(tmp_path: Path, activated:
     done = run(ROOT / "run_script.sh", "my.sh", "--set", cwd=tmp_path)
     assert done.returncode == 2 and "--set needs NAME=VALUE" in done.stderr
     for options, told in (
-        (
-            ["my.sh", "--sett", "a=1"],
-            "--sett is no option of ./run_script.sh: --set is meant; ./run_",
-        ),
+        (["my.sh", "--sett", "a=1"], "--sett is no option of ./run_script.sh: --set is meant; ./run_"),
         (["--fressh=3", "my.sh"], "--fressh is no option of ./run_script.sh: --fresh is meant;"),
         (["my.sh", "--no_video"], "--no_video is no option of ./run_script.sh: ./run_script.sh --help has all"),
         ([], "VARS.sh is missing: ./run_script.sh VARS.sh"),
@@ -113,6 +103,39 @@ def test_missing_variables_are_told_with_the_file_and_nothing_else(tmp_path: Pat
 def activated() -> dict[str, str]:
     """This very Python, activated: it holds the required packages."""
     return {"VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": ""}
+
+
+# What surrounds a run in its job: a prelude and a prefix.
+
+
+def surrounded(user: User, *, more: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    """`run_script.sh` with more variables, up to Python."""
+    user.write_vars(more)
+    return user.run("run_script.sh", "vars.sh", **{"SAC_ALLOW_LOGIN": "1", **environ})
+
+
+def test_the_prelude_runs_first_and_only_in_a_job(user: User) -> None:
+    more = f"SAC_JOB_PRELUDE='echo loaded $NOTHING; export PATH={user.tools}/module:$PATH'\n"
+    done = surrounded(user, more=more, SLURM_JOB_ID="7")
+    assert done.stdout.startswith("loaded\n") and done.stdout.count("loaded") == 1
+    assert "loaded" not in surrounded(user, more=more).stdout
+    done = surrounded(user, more="SAC_JOB_PRELUDE='TOKEN=s3cret no_such_module load x'\n", SLURM_JOB_ID="7")
+    assert "SAC_JOB_PRELUDE ends with exit code 127" in refused(done)[0] and "s3cret" not in done.stderr
+
+
+def test_the_prefix_wraps_the_whole_run_once(user: User) -> None:
+    (user.tools / "container").write_text(
+        '#!/usr/bin/env bash\necho "inside $1"\necho "$*" >arguments\nshift\nINSIDE=1 exec "$@"\n'
+    )
+    (user.tools / "container").chmod(0o755)
+    more = "SAC_EXEC_PREFIX='container image.sif'\nSAC_JOB_PRELUDE='echo prelude $INSIDE'\n"
+    done = surrounded(user, more=more, SLURM_JOB_ID="7", SLURM_JWT="s3cret")
+    assert done.stdout.startswith("prelude\ninside image.sif\n") and done.stdout.count("inside") == 1
+    assert "trains with" in done.stdout
+    arguments = (user.folder / "arguments").read_text()
+    assert "SLURM_JOB_ID=7" in arguments and "s3cret" not in arguments, "everybody can read them"
+    done = surrounded(user, more="SAC_EXEC_PREFIX='no_such_program x'\n")
+    assert "there is no program no_such_program" in refused(done)[0]
 
 
 # setup.sh, in a repository of its own that pins a package of no content, with a uv that only notes what it is asked.

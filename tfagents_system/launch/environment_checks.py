@@ -52,6 +52,7 @@ from tfagents_system.policies.tensorflow_policy import of_single_frames
 from tfagents_system.policies.worker_policy import LaneSteps, WorkerPolicy, make_worker_policy
 from tfagents_system.run_files.kept_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings.params_check import has_horizon
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.trainer_checkpoints import signature_of
@@ -142,7 +143,7 @@ class EnvironmentTrial:
         """Makes the trial; None if the environment could not be built."""
         params = self.params
         if not (
-            is_kept(integer_from(1), params.env_config.get("horizon"))
+            has_horizon(params.env_config)
             and is_kept(integer_from(0), params.action_history)
             and params.algorithm in ALGORITHMS
         ):

@@ -211,19 +211,19 @@ def _replaced(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     return {**before, **given, **both}
 
 
-def parse_assignments(texts: Sequence[str], source: str = "--set") -> tuple[list[Setting], list[str]]:
+def parse_assignments(texts: Sequence[str]) -> tuple[list[Setting], list[str]]:
     """Reads `NAME=VALUE` for each; returns the settings, and what is wrong."""
     settings, findings = [], []
     for text in texts:
         name, separator, value = text.partition("=")
         name = name.strip()
         if not separator or not name:
-            findings.append(f"{source} {text}: it must be NAME=VALUE, as in {source} batch_size=512")
+            findings.append(f"--set {text}: it must be NAME=VALUE, as in --set batch_size=512")
             continue
         try:
-            settings.append(Setting(name, value if name.startswith("SAC_") else parse_value(value), source))
+            settings.append(Setting(name, value if name.startswith("SAC_") else parse_value(value), "--set"))
         except ValueError as error:
-            findings.append(f"{source} {text}: {error}")
+            findings.append(f"--set {text}: {error}")
     return settings, findings
 
 
