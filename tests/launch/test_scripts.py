@@ -1,4 +1,4 @@
-"""The shell scripts: what run_script.sh says of a vars file, what surrounds a job, when setup.sh makes an environment."""
+"""The shell scripts: what run_script.sh says of a vars file, what surrounds a job, when setup.sh installs."""
 
 from __future__ import annotations
 
