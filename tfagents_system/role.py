@@ -18,7 +18,6 @@ from absl import flags, logging
 
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
-from tfagents_system.machine.claims import SlotCounts
 from tfagents_system.machine.signals import StopFlag, die_with_parent
 from tfagents_system.run_files import run_directory, run_inputs
 from tfagents_system.run_files.heartbeat import Heartbeat, read_heartbeat
@@ -140,11 +139,6 @@ class Role:
                         raise
 
     @property
-    def slots(self) -> SlotCounts:
-        """Of the run, for its workers."""
-        return self.variables.slots
-
-    @property
     def is_far(self) -> bool:
         """Whether this is a trainer that has a run directory of its own, not that of the replay server."""
         return self.joined is not None and self.name == TRAINER
@@ -159,7 +153,7 @@ class Role:
         One that is neither planned nor heard of since the run was started has left before that: the run may have had
         more workers then. The answer lags a worker by seconds.
         """
-        slots = self.slots
+        slots = self.variables.slots
         if worker_id < slots.local or worker_id in slots.beside:
             return False
         if beat := read_heartbeat(self.paths.heartbeat(worker_role(worker_id))):

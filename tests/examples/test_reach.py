@@ -30,8 +30,7 @@ def test_a_start_accepts_it_and_the_server_can_say_what_goals_are_worth(tmp_path
     assert trial.layout.optional == ("episode",)
     told = "rewards of other goals by compute_reward, terminations stay as recorded"
     assert told in checks.texts("ok", "environment")
-    variables = variables_with(seed=3, max_workers=2)
-    own = {"params": params, "variables": variables, "slots": variables.slots}
+    own = {"params": params, "variables": variables_with(seed=3, max_workers=2)}
     role: Any = types.SimpleNamespace(**own, derived_seed=lambda stream: stream)
     ring: Any = types.SimpleNamespace(folder=tmp_path)
     settings = settings_of_run(role, trial.layout, ring).at(0, 0, 0)

@@ -468,8 +468,7 @@ class Numbered(GoalParams):
 
 def role_of(params: Any, envs_per_worker: int = 1) -> Any:
     variables = variables_with(envs_per_worker=envs_per_worker, seed=3, max_workers=3)
-    own = {"params": params, "variables": variables, "slots": variables.slots}
-    return types.SimpleNamespace(**own, derived_seed=lambda stream: 100 + stream)
+    return types.SimpleNamespace(params=params, variables=variables, derived_seed=lambda stream: 100 + stream)
 
 
 def test_its_id_and_seed_are_no_worker_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

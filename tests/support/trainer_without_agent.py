@@ -85,14 +85,14 @@ class Run:
         self.num_workers, self.num_episodes = num_workers, num_episodes
         trainer: Any = Trainer.__new__(Trainer)
         self.trainer = trainer
+        slots = SlotCounts(num_workers, num_workers, num_workers + eval_workers, evaluators=eval_workers)
         role: Any = types.SimpleNamespace(
             paths=self.paths,
-            slots=SlotCounts(num_workers, num_workers, num_workers + eval_workers, evaluators=eval_workers),
             deterministic=deterministic,
             has_left=lambda worker: False,
             is_far=False,
             run_id=0,
-            variables=types.SimpleNamespace(straggler_secs=STRAGGLER_SECS),
+            variables=types.SimpleNamespace(slots=slots, straggler_secs=STRAGGLER_SECS),
             is_stopped=lambda: False,
         )
         trainer._role = role

@@ -42,9 +42,9 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
     params: Any = types.SimpleNamespace(
         num_eval_episodes=3, asynchronous=True, eval_period_iters=1, eval_period_env_steps=None, keep_best_episodes=0
     )
-    variables = types.SimpleNamespace(straggler_secs=STRAGGLER_SECS)
+    variables = types.SimpleNamespace(straggler_secs=STRAGGLER_SECS, slots=SlotCounts(3, 3, 3))
     role: Any = types.SimpleNamespace(
-        **{"paths": paths, "params": params, "variables": variables, "slots": SlotCounts(3, 3, 3)},
+        **{"paths": paths, "params": params, "variables": variables},
         **{"deterministic": False, "is_far": False, "has_left": lambda worker: False},
     )
     checkpoints = MagicMock()

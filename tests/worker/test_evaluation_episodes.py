@@ -160,7 +160,7 @@ PLACES = SlotCounts(local=2, planned=2, most=8, evaluators=3)  # 2, 3 and 4; tho
 def episodes_of(worker_id: int, num_episodes: int) -> list[int]:
     worker: Any = EvalWorker.__new__(EvalWorker)
     worker._id, worker._params = worker_id, types.SimpleNamespace(num_eval_episodes=num_episodes)
-    worker._role = types.SimpleNamespace(slots=PLACES)
+    worker._role = types.SimpleNamespace(variables=types.SimpleNamespace(slots=PLACES))
     return list(worker._eval_episodes())
 
 

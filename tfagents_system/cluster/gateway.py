@@ -345,7 +345,7 @@ def serve(role: Role) -> int:
     replay_port = int(role.server_address.rpartition(":")[2])
     # A supervisor has started a trainer, unless that is elsewhere; without a supervisor it may be anywhere.
     has_trainer = SUPERVISOR_PID_VARIABLE in os.environ and variables.local_trainer
-    identity, slots = identity_of(paths, role.settings.overrides), Slots(role.slots, has_trainer)
+    identity, slots = identity_of(paths, role.settings.overrides), Slots(role.variables.slots, has_trainer)
     gateway = Gateway(paths, identity, role.settings.shared(), role.run_id, replay_port, slots, password)
     listener = _listener(role)
     port = listener.getsockname()[1]

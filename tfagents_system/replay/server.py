@@ -67,13 +67,13 @@ def serve(role: Role) -> int:
     settings = settings_of_run(role, layout, ring)
     priorities = settings.prioritized.priorities if settings.prioritized else None
     snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, priorities)
-    all_tables = tables.make_tables(role.slots.most)
+    all_tables = tables.make_tables(role.variables.slots.most)
     server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
     service = ReplayService(
         ring,
         Connection(role.server_address, role.stop.is_set),
         all_tables[tables.BLOCKS],
-        role.slots.most,
+        role.variables.slots.most,
         settings,
         _pacing(role, ring),
         snapshots,
@@ -437,7 +437,7 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
         discard(ring.folder)  # They would be of other rows when they are asked for again.
     if settings.form.hindsight is not None:
         # Behind the ids of all workers: ports and folders that an environment derives from its id are its own.
-        env_id = role.slots.most * role.variables.envs_per_worker
+        env_id = role.variables.slots.most * role.variables.envs_per_worker
         more["goals_at"] = make_goal_environment(params, env_id, role.derived_seed(GOAL_STREAM)).at
     if iteration_counts.has_prior_data(params):
         taken = taken_by(role.paths)

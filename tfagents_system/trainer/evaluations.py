@@ -60,12 +60,12 @@ class WorkerReports:
         self._straggler_secs = role.variables.straggler_secs
         self._published_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps)
         self._best_episodes = BestEpisodes(role.paths.episodes, role.params.keep_best_episodes)
-        self.is_awaited = not role.params.asynchronous and (role.deterministic or not role.slots.evaluators)
+        self.is_awaited = not role.params.asynchronous and (role.deterministic or not role.variables.slots.evaluators)
         self.session = 0
 
     def begin(self) -> None:
         """A start of the trainer, or going back: what the metrics have of evaluations counts."""
-        self._gathered = Evaluations(self._params.num_eval_episodes, self._role.slots.sharing_evaluations)
+        self._gathered = Evaluations(self._params.num_eval_episodes, self._role.variables.slots.sharing_evaluations)
         self.version, env_steps = last_evaluated(self._role.paths)
         self._over = self.version  # The newest policy whose evaluation is over.
         self._published = self._period.passed(self.version, env_steps)  # Periods at the newest one's publication.

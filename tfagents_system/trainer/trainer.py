@@ -71,7 +71,7 @@ class Trainer:
         self._follow(-1 if learner.resumed_at is None else learner.resumed_at)
         # Between policies that are published within an iteration; None: there are none.
         self._publish_period = params.publish_period_updates if params.asynchronous else None
-        self._publisher = Publisher(self._connection, role.slots.most)
+        self._publisher = Publisher(self._connection, role.variables.slots.most)
 
     def run(self) -> None:
         """Trains until the last iteration is done.

@@ -247,7 +247,7 @@ class Worker:
 
     def _eval_episodes(self) -> range:
         """Numbers of an evaluation's episodes that are this worker's."""
-        return eval_episodes(self._params.num_eval_episodes, self._role.slots.sharing_evaluations, self._id)
+        return eval_episodes(self._params.num_eval_episodes, self._role.variables.slots.sharing_evaluations, self._id)
 
     def _exploring(self) -> Actor:
         if self._policy.version < 0:
@@ -428,7 +428,7 @@ class EvalWorker(Worker):
         self._wait_for_news()
 
     def _eval_episodes(self) -> range:
-        sharing = self._role.slots.sharing_evaluations
+        sharing = self._role.variables.slots.sharing_evaluations
         if self._id in sharing:
             return super()._eval_episodes()
         return extra_episodes(self._params.num_eval_episodes, sharing)
