@@ -106,15 +106,16 @@ class Trained:
 
 
 def test_sac_with_a_memory_and_schedules(tmp_path: Path) -> None:
-    still = {"points": [[0, 0.01], [4, 1e-30]], "by": "iterations", "interpolation": "step"}
+    still = {"points": [[0, 0.01], [3, 1e-30]], "by": "iterations", "interpolation": "step"}
     settings: tuple[str, ...] = ("recurrent.burn_in=1", "recurrent.sequence_length=3", "action_history=1")
-    settings += ("normalize_rewards=true", f"actor_learning_rate={json.dumps(still)}", "checkpoint_period_iters=1")
-    sac_run = Trained(tmp_path, "sac", *settings, "normalize_observations=true", "max_policy_lag=0")
-    assert sac_run.trainer["train_step"] == 300 and sac_run.worker["inference"] == "numpy"
+    settings += ("normalize_rewards=true", f"actor_learning_rate={json.dumps(still)}", "checkpoint_period_iters=2")
+    settings += ("updates_per_iter=20", "normalize_observations=true", "max_policy_lag=0")
+    sac_run = Trained(tmp_path, "sac", *settings)
+    assert sac_run.trainer["train_step"] == 120 and sac_run.worker["inference"] == "numpy"
     assert set(column(sac_run.run, "train/policy_lag")) == {0.0}
     assert column(sac_run.run, "schedule/actor_learning_rate")[-1] == pytest.approx(1e-30)
     assert all(0 < scale < 10 for scale in column(sac_run.run, "reward_scale"))
-    names = [f"policy_checkpoint_{updates:010d}" for updates in (100, 250, 300)]
+    names = [f"policy_checkpoint_{updates:010d}" for updates in (40, 80, 120)]
     observation = {"observation": np.full(1, -1.0, np.float32), "action_history": np.zeros(1, np.float32)}
     run = tfagents_system.load_run(sac_run.run)
     actions = [float(run.policy(name)(observation)[0]) for name in names]
@@ -137,17 +138,17 @@ def test_redq_in_vector_environments_with_an_exact_ratio_and_adamw(tmp_path: Pat
 
 def test_tqc_as_simba_asynchronously(tmp_path: Path) -> None:
     settings: tuple[str, ...] = ("asynchronous=true", "updates_per_env_step=1", "min_updates_per_env_step=0.5")
-    settings += ("publish_period_updates=10", "policy_refresh_steps=2", "env_steps_per_iter=50", "network=simba")
+    settings += ("publish_period_updates=10", "policy_refresh_steps=2", "env_steps_per_iter=20", "network=simba")
     tqc = Trained(tmp_path, "tqc", *settings)
-    assert tqc.trainer["train_step"] == 300
+    assert tqc.trainer["train_step"] == 120
     steps = column(tqc.run, "env_steps")[-1] - 2 * HORIZON
-    assert 300 <= steps <= 2 * 300 / 0.5 + 200, "workers are held back"
+    assert 120 <= steps <= 2 * 120 / 0.5 + 200, "workers are held back"
     assert column(tqc.run, "policy_age_updates"), rows(tqc.run)
 
 
 def test_crossq_with_a_fixed_alpha_and_networks_drawn_anew(tmp_path: Path) -> None:
-    settings = ("learn_entropy_coef=false", "sac_log_alpha=-2", "reset_period_updates=100", "matmul_precision=auto")
-    crossq = Trained(tmp_path, "crossq", *settings, "actor_fc_layer_params=[9]", "num_iter=5")
+    settings = ("learn_entropy_coef=false", "sac_log_alpha=-2", "reset_period_updates=40", "updates_per_iter=20")
+    crossq = Trained(tmp_path, "crossq", *settings, "matmul_precision=auto", "actor_fc_layer_params=[9]", "num_iter=5")
     assert column(crossq.run, "alpha") == pytest.approx([np.exp(-2.0)] * 5, rel=1e-5)
     assert not column(crossq.run, "alpha_loss")
     assert column(crossq.run, "network_resets")[-1] == 2
