@@ -50,7 +50,7 @@ base_python() {
 }
 
 install_packages() {
-  local base uv count compile=()
+  local base uv count
   base=$(base_python)
   count=$(grep -cE '^[[:alnum:]]' "$lock" || true)
   say "making $venv with $base, then installing $count pinned packages there: about 4 GB on disk, a few minutes, once"
@@ -68,12 +68,13 @@ install_packages() {
   local pip=("$venv/bin/python" -m pip install --disable-pip-version-check)
   if [[ -n $uv ]]; then
     pip=("$uv" pip install --python "$venv/bin/python")
-    compile=(--compile-bytecode)
   fi
-  "${pip[@]}" ${compile[@]+"${compile[@]}"} --no-deps --requirement "$lock" >&2
+  "${pip[@]}" --no-deps --requirement "$lock" >&2
   # The package itself, of this checkout: scripts and notebooks anywhere import it, and there is a command `sac`.
   "${pip[@]}" --no-deps --no-build-isolation --editable "$root" >&2
   say "checking what was installed"
+  # Compiles what runs import, a sixth of all that uv could compile: the environment may be read-only to those who use it.
+  env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c 'from tfagents_system import sac_collect, sac_replay_buffer, sac_train' >/dev/null 2>&1 || true
   dev=(--dev)
   holds_packages "$venv/bin/python" || fail "$venv does not hold the required packages after installing them"
   echo "$lock_hash" >"$complete.new"
