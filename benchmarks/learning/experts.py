@@ -73,7 +73,7 @@ def _episode(env: Any, policy: Any) -> Any:
     """One episode of an environment whose observations are arrays by name or one array, and whose action is one."""
     import numpy as np
 
-    from tfagents_system.experience.conversion import NamedEpisode
+    from tfagents_system.experience.data_sets import NamedEpisode
 
     time_step, state = env.reset(), policy.get_initial_state(1)
     observations, actions, rewards = [_by_name(time_step.observation)], [], []

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.support.launching import UserRun, finish
 from tfagents_system.experience import data_sets
-from tfagents_system.experience.conversion import NamedEpisode
+from tfagents_system.experience.data_sets import NamedEpisode
 from tfagents_system.run_files import kept_checkpoints
 
 pytestmark = pytest.mark.slow

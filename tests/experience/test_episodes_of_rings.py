@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.experience import transfer
-from tfagents_system.experience.episodes import episodes_of, is_terminated
+from tfagents_system.experience.transfer import episodes_of, is_terminated
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing, add_segments
 from tfagents_system.transport.segments import OPTIONAL_COLUMNS, Layout, Segment

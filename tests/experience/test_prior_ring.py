@@ -16,7 +16,7 @@ from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
 from tfagents_system.experience import data_sets
-from tfagents_system.experience.conversion import Conversion, NamedEpisode
+from tfagents_system.experience.data_sets import Conversion, NamedEpisode
 from tfagents_system.experience.transfer import make_prior_ring
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing, differences

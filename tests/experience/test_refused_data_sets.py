@@ -11,7 +11,7 @@ import pytest
 from tests.support.data_sets import EPISODES, episode, imported
 from tfagents_system.errors import UserError
 from tfagents_system.experience import data_sets
-from tfagents_system.experience.episodes import episodes_of
+from tfagents_system.experience.transfer import episodes_of
 
 
 def changed(**arrays: Any) -> Any:

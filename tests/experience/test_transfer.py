@@ -19,8 +19,8 @@ from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
 from tfagents_system.experience import data_sets, transfer
-from tfagents_system.experience.conversion import NamedEpisode
-from tfagents_system.experience.episodes import episodes_of, is_terminated
+from tfagents_system.experience.data_sets import NamedEpisode
+from tfagents_system.experience.transfer import episodes_of, is_terminated
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths

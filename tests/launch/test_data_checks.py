@@ -23,7 +23,7 @@ from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.specs import load_actions, load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.experience import data_sets
-from tfagents_system.experience.conversion import NamedEpisode
+from tfagents_system.experience.data_sets import NamedEpisode
 from tfagents_system.launch import machine_checks
 from tfagents_system.launch.trial import check_saved_expert, prior_sources, ring_findings
 from tfagents_system.replay.ring import Ring

@@ -21,7 +21,7 @@ from tfagents_system.agents.agent import make_agent
 from tfagents_system.envs.specs import save_specs
 from tfagents_system.errors import UserError
 from tfagents_system.experience import data_sets
-from tfagents_system.experience.conversion import NamedEpisode
+from tfagents_system.experience.data_sets import NamedEpisode
 from tfagents_system.experience.transfer import import_into
 from tfagents_system.launch import prepare
 from tfagents_system.run_files.run_directory import read_run_json

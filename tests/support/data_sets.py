@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tfagents_system.experience import transfer
-from tfagents_system.experience.conversion import NamedEpisode
+from tfagents_system.experience.data_sets import NamedEpisode
 from tfagents_system.replay.stored_ring import StoredRing
 
 PARAMS = """

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import tree
 
 from tfagents_system.envs import loading, specs
+from tfagents_system.envs.actions import LeafActions, in_words
 from tfagents_system.errors import UserError
-from tfagents_system.experience.conversion import (
-    SPECS,
+from tfagents_system.experience.data_sets import (
     Conversion,
-    action_differences,
-    actions_beside,
+    Tell,
+    check_is_new,
+    is_minari,
+    is_terminated,
+    read_episodes,
     stored_episodes,
+    write_episodes,
 )
-from tfagents_system.experience.data_sets import Tell, check_is_new, is_minari, read_episodes, write_episodes
-from tfagents_system.experience.episodes import episodes_of, is_terminated, segments_of, write_ring
 from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.playing.saved_run import find_path, load_run_params
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_files import DESCRIPTION
-from tfagents_system.replay.stored_ring import StoredRing, add_segments, differences, finite
+from tfagents_system.replay.stored_ring import StoredRing, add_segments, differences, finite, ring_folder
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.transport.segments import Segment
+from tfagents_system.transport.segments import Layout, Segment
+
+SPECS = "specs.pbtxt"  # Beside a ring: what its actions are in the environment.
+Segments = Callable[[], Iterable[Segment]]  # Makes or reads them, as often as it is called.
 
 
 def import_into(
@@ -60,8 +68,10 @@ def import_into(
         episodes = stored_episodes(read, conversion, source, tell)
         if not episodes:
             raise UserError(f"{source} holds no step: give another data set")
+        most = conversion.layout.max_segment_steps(None)
+        segments = [segment for k, episode in enumerate(episodes) for segment in segments_of(episode, most, k)]
         with LongWork(f"writing {out.name}"):
-            write_ring(partial, conversion.layout, episodes)
+            _write_ring(partial, conversion.layout, [(source, lambda: segments)])
         partial.rename(out)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)  # Not once it is `out`: then it may be another import's.
@@ -176,7 +186,7 @@ def make_prior_ring(
       UserError: A source can't be read, does not fit, or has numbers that are not finite; with all that is wrong.
     """
     most = conversion.layout.max_segment_steps(sequence_length)
-    read, findings = list[tuple[str, Callable[[], Iterable[Segment]]]](), list[str]()
+    read, findings = list[tuple[str, Segments]](), list[str]()
     for source in map(str, sources):
         try:
             read.append((source, _segments(source, conversion, most, tell)))
@@ -184,21 +194,17 @@ def make_prior_ring(
             findings += [f"prior_data: {finding}" for finding in error.findings]
     if findings:
         raise UserError(*findings)
-    sizes = [segment.num_rows for _, segments in read for segment in segments()]
-    if not sizes:
+    if not any(True for _, segments in read for _ in segments()):
         raise UserError("prior_data holds no step: give another data set")
-    ring = Ring.open(folder, conversion.layout, sum(sizes), max(sizes))
-    for source, segments in read:
-        add_segments(ring, segments(), Path(source), frame_stack)
+    ring = _write_ring(folder, conversion.layout, read, frame_stack)
     if not ring.training_steps:
         raise UserError("prior_data holds no step that may be trained on, all of it was held out: give another run")
-    ring.make_durable()
     megabytes = ring.filled_rows * ring.layout.step_bytes / 2**20
     return f"{', '.join(source for source, _ in read)}: {ring.training_steps:,} steps in {megabytes:,.1f} MiB"
 
 
-def _segments(source: str, conversion: Conversion, most: int, tell: Tell) -> Callable[[], Iterable[Segment]]:
-    """What makes or reads the segments of a source, as often as it is called."""
+def _segments(source: str, conversion: Conversion, most: int, tell: Tell) -> Segments:
+    """The segments of a source."""
     has_ring = any((Path(source) / folder / DESCRIPTION).is_file() for folder in ("", "replay"))
     if has_ring and not is_minari(source):
         stored = StoredRing(Path(source))
@@ -213,3 +219,166 @@ def _segments(source: str, conversion: Conversion, most: int, tell: Tell) -> Cal
     episodes = stored_episodes(read_episodes(source, tell), conversion, source, tell, f"{source}: ")
     segments = [segment for number, episode in enumerate(episodes) for segment in segments_of(episode, most, number)]
     return lambda: segments
+
+
+def _write_ring(
+    folder: Path, layout: Layout, sources: Sequence[tuple[str, Segments]], frame_stack: FrameStack = 1
+) -> Ring:
+    """Makes a ring that holds exactly these segments, of which there is at least one."""
+    rows = [segment.num_rows for _, segments in sources for segment in segments()]
+    ring = Ring.open(folder, layout, sum(rows), max(rows))
+    for source, segments in sources:
+        add_segments(ring, segments(), Path(source), frame_stack)
+    ring.make_durable()
+    return ring
+
+
+def actions_beside(stored: StoredRing) -> list[LeafActions] | None:
+    """Of each leaf, as the specs file of the ring's run or folder has them; None where there is none."""
+    for candidate in (stored.folder / SPECS, RunPaths(stored.folder.parent).specs):
+        if candidate.is_file() and ring_folder(candidate.parent) == stored.folder:
+            return tree.flatten(specs.load_actions(candidate))
+    return None
+
+
+def action_differences(ours: Sequence[LeafActions], stored: StoredRing) -> list[str]:
+    """A line for each action of the same layout that means another one there; empty where nobody says what it means.
+
+    A ring has actions in the agent's units: shares of the environment's bounds, or numbers of rows of a table.
+    """
+    return [
+        f"{here.spec.name}: here {in_words(here)}, there {in_words(there)}, and not the same ones"
+        for here, there in zip(ours, actions_beside(stored) or ours, strict=True)
+        if not mean_the_same(here, there)
+    ]
+
+
+def mean_the_same(one: LeafActions, other: LeafActions) -> bool:
+    """Whether the agent's actions are the same ones of the environment."""
+    if one.rows is not None and other.rows is not None:
+        return np.array_equal(one.rows, other.rows)
+    bounds = ((leaf.environment_spec.minimum, leaf.environment_spec.maximum) for leaf in (one, other))
+    is_same_kind = (one.rows is None) == (other.rows is None)
+    return is_same_kind and all(np.array_equal(*pair) for pair in zip(*bounds, strict=True))
+
+
+# Episodes of rings: each is a `Segment` of any length, without history, lead and number.
+#
+# A part of an episode is one that does not start it, or does not end it.
+
+
+def episodes_of(stored: StoredRing) -> Iterator[Segment]:
+    """The episodes of a ring, each put together from its segments; parts of which the rest is not there come last.
+
+    Where the ring says of which episode a row is, that decides. Otherwise a segment continues the part that ends with
+    the steps which the segment repeats, and with the observation behind them. Two episodes that are alike there may be
+    mixed; each step is in one of them.
+    """
+    open_parts, lone = list[_OpenPart](), stored.lone_episodes()
+    for segment in stored.segments():
+        number, end = None, 0
+        if segment.episode is not None and int(segment.episode[0, 0]) not in lone:
+            episode_number, first = segment.episode[0].tolist()
+            number, end = (segment.worker_id, episode_number), first + segment.num_rows - 1
+        episode = _steps(segment, 0, len(segment.reward))
+        for part in sorted(open_parts, key=lambda part: -part.deferred):
+            if (repeated := part.repeated_by(segment, number)) is not None:
+                open_parts.remove(part)
+                episode = _joined(part.episode, _steps(segment, repeated, len(segment.reward)))
+                break
+        if segment.ends_episode:
+            yield episode
+        else:  # Where no sample starts in a segment, all its steps are deferred.
+            deferred = segment.deferred if segment.num_starts else len(segment.reward)
+            open_parts.append(_OpenPart(episode, deferred, number, end))
+    yield from (part.episode for part in open_parts)
+
+
+@dataclasses.dataclass(eq=False)
+class _OpenPart:
+    """A part of an episode that goes on.
+
+    Attributes:
+      deferred: Steps at its end that the next segment repeats.
+      number: Worker and episode, where the ring says it.
+      end: The place of its last observation in the episode, if it has a number.
+    """
+
+    episode: Segment
+    deferred: int
+    number: tuple[int, int] | None
+    end: int
+
+    def repeated_by(self, segment: Segment, number: tuple[int, int] | None) -> int | None:
+        """With how many steps of the part a segment begins that continues it; None if it does not."""
+        if number != self.number:
+            return None
+        if segment.episode is not None and number is not None:
+            counts = [self.end - int(segment.episode[0, 1]) - segment.history]
+        else:
+            # It repeats its context, and what the part has deferred. Segments of other runs may have a context that
+            # they do not repeat (replay/stored_ring.py).
+            context = 0 if segment.starts_episode else segment.context
+            counts = [context + self.deferred, self.deferred]
+        return next((count for count in counts if self._is_continued(segment, count)), None)
+
+    def _is_continued(self, segment: Segment, repeated: int) -> bool:
+        """Whether a segment begins with the last `repeated` steps, and with the last observation behind them."""
+        part, steps = self.episode, len(self.episode.reward)
+        if not 0 <= repeated < len(segment.reward) or repeated > steps:
+            return False
+        if segment.starts_episode and not (part.starts_episode and repeated == steps):
+            return False
+        before = min(segment.history, steps - repeated)
+        begin, end, last = segment.history - before, segment.history + repeated + 1, slice(steps - repeated, steps)
+        ours = [leaf[begin:end] for leaf in segment.observation]
+        ours += [column[:repeated] for column in (*segment.action, segment.reward, segment.discount)]
+        theirs = [leaf[steps - repeated - before :] for leaf in part.observation]
+        theirs += [column[last] for column in (*part.action, part.reward, part.discount)]
+        return all(np.array_equal(*pair) for pair in zip(ours, theirs, strict=True))
+
+
+def _steps(segment: Segment, begin: int, end: int) -> Segment:
+    """Its transitions from `begin` to before `end`."""
+    of_steps, of_rows = slice(begin, end), slice(segment.history + begin, segment.history + end + 1)
+    return dataclasses.replace(
+        segment,
+        observation=[leaf[of_rows] for leaf in segment.observation],
+        action=[leaf[of_steps] for leaf in segment.action],
+        reward=segment.reward[of_steps],
+        discount=segment.discount[of_steps],
+        returns=None if segment.returns is None else segment.returns[of_steps],
+        explored=None if segment.explored is None else segment.explored[of_steps],
+        potential=None if segment.potential is None else segment.potential[of_rows],
+        history=0,
+        lead=0,
+        context=0,
+        deferred=0,
+        episode=None,
+    )
+
+
+def _joined(first: Segment, second: Segment) -> Segment:
+    """Two parts that follow each other: the first's last observation is the second's first."""
+    leaves = zip(first.observation, second.observation, strict=True)
+    columns: dict[str, Any] = {
+        "observation": [np.concatenate([ours[:-1], theirs]) for ours, theirs in leaves],
+        "action": [np.concatenate(pair) for pair in zip(first.action, second.action, strict=True)],
+    }
+    for name in ("reward", "discount", "returns", "explored", "potential"):
+        ours, theirs = getattr(first, name), getattr(second, name)
+        columns[name] = None if ours is None else np.concatenate([ours[: len(first.reward)], theirs])
+    return dataclasses.replace(first, ends_episode=second.ends_episode, **columns)
+
+
+def segments_of(episode: Segment, most: int, number: int) -> Iterator[Segment]:
+    """Its steps in segments of at most so many, as workers cut them; `number` is the episode's, as of Segment."""
+    steps = len(episode.reward)
+    for begin in range(0, steps, most):
+        end = min(steps, begin + most)
+        yield dataclasses.replace(
+            _steps(episode, begin, end),
+            starts_episode=episode.starts_episode and begin == 0,
+            ends_episode=episode.ends_episode and end == steps,
+            episode=np.array([[number, begin]], np.int64),
+        )

@@ -56,7 +56,7 @@ from tfagents_system.settings.variables import NETWORKS
 from tfagents_system.train_params_base import TrainParamsBase
 
 if TYPE_CHECKING:
-    from tfagents_system.experience.conversion import Conversion
+    from tfagents_system.experience.data_sets import Conversion
     from tfagents_system.launch.environment_checks import Outcome
     from tfagents_system.launch.prepare import Preparation
     from tfagents_system.transport.segments import Layout
@@ -532,7 +532,7 @@ def _texts(prior_data: Any) -> list[str]:
 
 
 def _conversion(params: TrainParamsBase, specs: bytes) -> Conversion:
-    from tfagents_system.experience.conversion import Conversion
+    from tfagents_system.experience.data_sets import Conversion
 
     with tempfile.NamedTemporaryFile(suffix=".pbtxt") as file:
         file.write(specs)
@@ -591,7 +591,7 @@ def _compare_actions(taken: Taken, run_specs: tuple[Any, Any, Any], findings: Fi
     """Agents of the same layers may have learned other actions: rows of another table, or shares of other bounds."""
     from tfagents_system.envs.actions import actions_of, in_words
     from tfagents_system.envs.specs import load_actions
-    from tfagents_system.experience.conversion import SPECS, mean_the_same
+    from tfagents_system.experience.transfer import SPECS, mean_the_same
 
     file = Path(taken.run) / SPECS
     if not file.is_file():
