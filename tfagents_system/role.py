@@ -19,7 +19,7 @@ from absl import flags, logging
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
 from tfagents_system.machine.signals import StopFlag, die_with_parent
-from tfagents_system.run_files import run_directory, run_inputs
+from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import Heartbeat, read_heartbeat
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, is_worker, worker_role
 from tfagents_system.settings.load_params import compute_config_of, load_env_config, load_params
@@ -85,7 +85,7 @@ class Role:
         params = load_params(
             paths.params,
             settings.overrides.merged(load_env_config(paths.config)),
-            origin=run_inputs.origin_of_run(paths),
+            origin=run_directory.origin_of_run(paths),
             compute_config=compute_config_of(vars(settings.variables)),
             attributes=settings.overrides.attributes,
             process=ProcessSettings.of(vars(settings.variables)),

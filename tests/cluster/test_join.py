@@ -36,7 +36,7 @@ from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.files import write_json
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.run_files.run_inputs import origin_of_run
+from tfagents_system.run_files.run_directory import origin_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params_class
 from tfagents_system.settings.resolved import Overrides, Settings

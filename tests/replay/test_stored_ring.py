@@ -159,7 +159,7 @@ def test_the_server_fills_the_ring_with_what_run_json_says(tmp_path: Path) -> No
     role: Any = types.SimpleNamespace(**own, deterministic=False)
     for take, steps in (("agent", 0), ("replay", 10)):
         taken = dataclasses.replace(of(source), take=take)
-        paths.run_json.write_text(json.dumps({"from": taken.to_json()}))
+        paths.run_json.write_text(json.dumps({"from": dataclasses.asdict(taken)}))
         assert server._open_ring(role, LAYOUT, LongWork("ring"))[0].ring_steps == steps
 
 

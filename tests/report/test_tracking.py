@@ -71,7 +71,7 @@ class Recorder:
         self._fail()
         self.begun += 1
 
-    def send(self, rows: Sequence[Mapping[str, float | None]]) -> None:
+    def send(self, rows: Sequence[Mapping[str, float | None]], before: int) -> None:
         self._fail()
         self.rows += rows
 
@@ -91,21 +91,8 @@ def feed_of(paths: RunPaths, recorder: Recorder, say: Any = print) -> Feed:
 
 
 def test_each_process_goes_on_behind_the_last_rows_and_nothing_that_is_trained_again_is_sent(paths: RunPaths) -> None:
-    recorder = Recorder()
-    feed_of(paths, recorder).take([row(100), row(200), row(100, EVAL), row(300)])
-    assert [each["env_steps"] for each in recorder.rows] == [100, 200, 100, 300]
-    again = [row(100), row(150), row(250), row(350), row(100, EVAL), row(300, EVAL), row(360)]
-    recorder.rows.clear()
-    feed_of(paths, recorder).take(again)
-    assert recorder.rows == [{name: x for name, x in each.items()} for each in (row(350), row(300, EVAL), row(360))]
-
-
-def test_every_row_of_an_episode_that_lasts_several_iterations_is_sent(paths: RunPaths) -> None:
-    """With `asynchronous` the environment steps grow when its segment arrives; offline updates are one iteration."""
-    rows = [{**row(0), "iteration": -1, "train_step": k} for k in (1, 2)]
-    rows += [{**row(1000), "iteration": k} for k in range(1, 21)]
-    recorder = Recorder()
-    for known in (1, 9, 22):
+    recorder, rows = Recorder(), [row(100 * k) for k in range(1, 16)]
+    for known in (1, 12, 5, 12, 15):  # Killed at 12, it goes back to the fifth row.
         feed_of(paths, recorder).take(rows[:known])
     assert recorder.rows == rows
 
@@ -261,7 +248,7 @@ def test_mlflow_goes_on_where_it_was_and_has_every_step_once(
     first = Tracker(paths, tracked, print)
     first.look()
     assert first.waiting() == 0 and first.feeds[0].problem == ""
-    write_metrics(paths, [row(100), row(39_850), row(39_950), row(39_950, EVAL)])
+    write_metrics(paths, [*(row(100 * k) for k in range(1, 400)), row(39_950), row(39_950, EVAL)])
     second = Tracker(paths, tracked, print)
     second.look()
     assert second.feeds[0].problem == ""

@@ -10,8 +10,8 @@ from unittest import mock
 
 from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.trial import Inspection, Inspector
-from tfagents_system.run_files import kept_checkpoints, params_folder, run_directory, run_inputs
-from tfagents_system.run_files.run_inputs import Inputs
+from tfagents_system.run_files import kept_checkpoints, params_folder, run_directory
+from tfagents_system.run_files.run_directory import Inputs
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config, load_params
 from tfagents_system.settings.resolved import Overrides, Settings
@@ -81,7 +81,7 @@ def loaded_mass(paths: RunPaths) -> tuple[str, Path]:
     """What the run's programs import beside their params, and from where."""
     sys.modules.pop("mass_of_robot", None)
     with mock.patch.object(sys, "path", list(sys.path)):
-        load_params(paths.params, load_env_config(paths.config), origin=run_inputs.origin_of_run(paths))
+        load_params(paths.params, load_env_config(paths.config), origin=run_directory.origin_of_run(paths))
     module = sys.modules.pop("mass_of_robot")
     assert module.__file__ is not None
     return str(module.MASS), Path(module.__file__)

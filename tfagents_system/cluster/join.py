@@ -39,9 +39,9 @@ from tfagents_system.machine.claims import COLLECT, KINDS, Claims, held_cpus
 from tfagents_system.machine.files import write_atomically
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import fault_lines, is_dead, is_under_way
-from tfagents_system.run_files import params_folder, run_directory, run_inputs
+from tfagents_system.run_files import params_folder, run_directory
 from tfagents_system.run_files.heartbeat import read_status
-from tfagents_system.run_files.run_inputs import Inputs
+from tfagents_system.run_files.run_directory import Inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
 from tfagents_system.settings.load_params import INPUT_FILES, input_files_of
@@ -259,7 +259,7 @@ class JoinPreparation(Preparation):
         for name, source in sources.items():
             (paths.exp_dir / name).parent.mkdir(exist_ok=True)
             write_atomically(paths.exp_dir / name, source.read_bytes(), 0o600)  # As the run has its run.json.
-        if run is not None and (copied := run_inputs.kept_digests(run)) is not None:
+        if run is not None and (copied := run_directory.kept_digests(run)) is not None:
             # The path in the run's run.json may be one of another machine.
             names = [name for name in copied if (run.params_folder / name).is_file()]
             params_folder.copy_files(run.params_folder, names, paths.params_folder)

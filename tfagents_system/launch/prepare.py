@@ -42,8 +42,8 @@ from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
 from tfagents_system.replay.stored_ring import ring_folder
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.report.status import finished_in_words
-from tfagents_system.run_files import params_folder, run_directory, run_inputs
-from tfagents_system.run_files.run_inputs import Inputs
+from tfagents_system.run_files import params_folder, run_directory
+from tfagents_system.run_files.run_directory import Inputs
 from tfagents_system.run_files.run_lock import RunLock, owner_of_run
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken, find, split, taken_by
@@ -239,12 +239,12 @@ class Preparation:
         named = [self._vars_file, Path.cwd(), *map(self.values.get, _NAMED_FILES)]
         used = [path for path in (*named, source if source != paths.exp_dir else None) if path is not None]
         if self.edits == FRESH:
-            return run_inputs.why_not_moved(paths, used)
-        return run_inputs.why_not_begun(paths, used)
+            return run_directory.why_not_moved(paths, used)
+        return run_directory.why_not_begun(paths, used)
 
     def _state_of_run(self, paths: RunPaths) -> str:
         if self.edits == FRESH or not paths.run_json.exists():
-            is_moved = paths.run_json.exists() or run_inputs.strays(paths)
+            is_moved = paths.run_json.exists() or run_directory.strays(paths)
             return "a new run" + (", what is there is moved aside" if is_moved else "")
         if not run_directory.has_begun(paths):
             return "a run without any update yet, which takes files and settings as they are now"
@@ -316,7 +316,7 @@ class Preparation:
     def _compare_files(self, paths: RunPaths, params: Path, config: Path) -> None:
         """A run that goes on would train other files than the user has now: that is refused, unless told how."""
         try:
-            edits = run_inputs.edits(paths, params, config)
+            edits = run_directory.edits(paths, params, config)
         except OSError as error:
             self.findings.error(
                 "params folder",
@@ -332,7 +332,7 @@ class Preparation:
             f"on with the run's copies{anew}, {run_directory.from_line(paths)} makes another run of the edited files, "
             "which begins with what this one has learned"
         )
-        text = "\n  | ".join([words, *run_inputs.shown(edits)])
+        text = "\n  | ".join([words, *run_directory.shown(edits)])
         for folder in (params.parent, config.parent) if self._is_for_job else ():  # The user never sees these.
             text = text.replace(f"{folder}/", "")
         self.findings.error("params folder", text)
@@ -342,7 +342,7 @@ class Preparation:
         params, taken = self.values["params"], self.taken
         if taken is not None and self.moved_aside is not None and self.paths is not None:
             is_own = Path(taken.run).resolve() == self.paths.exp_dir.resolve()
-            taken = taken.from_aside(self.moved_aside) if is_own else taken
+            taken = dataclasses.replace(taken, run=str(self.moved_aside)) if is_own else taken
         return Inputs(
             params,
             self.values["config"],
@@ -409,10 +409,10 @@ def _write_run(preparation: Preparation) -> bool:
     paths = RunPaths(variables.exp_dir)
     if not lock.is_own():
         raise UserError(f"the run directory {paths.exp_dir} was taken over by {lock.describe_owner()}: start again")
-    if preparation.edits == FRESH and (paths.run_json.exists() or run_inputs.strays(paths)):
+    if preparation.edits == FRESH and (paths.run_json.exists() or run_directory.strays(paths)):
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGHUP))
         try:
-            preparation.moved_aside = run_inputs.move_aside(paths)
+            preparation.moved_aside = run_directory.move_aside(paths)
             print(*preparation.was_done())
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

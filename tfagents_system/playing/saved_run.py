@@ -15,8 +15,7 @@ from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import read_json
 from tfagents_system.policies.names import train_step_of
-from tfagents_system.run_files.run_directory import read_run_json
-from tfagents_system.run_files.run_inputs import origin_of_run
+from tfagents_system.run_files.run_directory import origin_of_run, read_run_json
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_env_config, load_params
 from tfagents_system.settings.params_check import check_env_config

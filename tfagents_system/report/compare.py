@@ -2,9 +2,9 @@
 
     sac compare logs/exp_task_* [--group NAME=PATTERN]... [--output compare.png]
 
-Runs that differ in nothing but the seed are one group. Statistics are those of Agarwal et al. (arXiv 2108.13264), by
-their library rliable: the mean of the middle half of the runs, and the interval that contains it with 95 % probability
-when runs are drawn with replacement. Only reads files; runs of Stable-Baselines3 may be among them.
+Runs that differ in nothing but the seed are one group. Statistics are those of Agarwal et al. (arXiv 2108.13264): the
+mean of the middle half of the runs, and the interval that contains it with 95 % probability when runs are drawn with
+replacement. Only reads files; runs of Stable-Baselines3 may be among them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import fnmatch
 import math
 import os
 import re
-import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,7 +47,7 @@ _ALIKE = ("SAC_SEED", "SAC_REPORT")  # Runs that differ in these alone are runs 
 # Suffixes that distinguish the runs of one experiment: exp_task_3, exp_seed_3, SAC_3.
 _OUR_SUFFIX, _PEER_SUFFIX = r"_(task|seed)_?[0-9]+$", r"[-_](task|seed|run)?[-_]?[0-9]+$"
 _PICTURE = "compare.png"
-_REPETITIONS = 2000
+_SAMPLES = 2000
 _MOST_POINTS = 100
 
 
@@ -216,17 +215,6 @@ def _matching(run: Run, patterns: Sequence[str]) -> str | None:
 # Statistics.
 
 
-def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """[runs, 1, points] -> [points]: the mean without the lowest and the highest quarter of the runs.
-
-    Like rliable's aggregate_iqm, but for all points at once: it is called for each of thousands of samples.
-    """
-    ordered = np.sort(scores.reshape(-1, scores.shape[-1]), axis=0)
-    cut = len(ordered) // 4
-    mean: np.ndarray = ordered[cut : len(ordered) - cut].mean(axis=0)
-    return mean
-
-
 def with_interval(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Interquartile mean, and the 95 % interval of it: three arrays [points], the same at every call.
 
@@ -235,19 +223,15 @@ def with_interval(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
     """
     if len(scores) == 1:
         return scores[0], scores[0], scores[0]
-    from rliable import library
+    from scipy import stats
 
-    before = np.random.get_state()
-    np.random.seed(0)  # rliable draws from the global generator.
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # arch's, of an argument that rliable passes.
-            estimates, intervals = library.get_interval_estimates(
-                {"": scores[:, None, :]}, interquartile_mean, reps=_REPETITIONS
-            )
-    finally:
-        np.random.set_state(before)
-    return estimates[""], intervals[""][0], intervals[""][1]
+    def interquartile_mean(scores: np.ndarray, axis: int) -> Any:
+        return stats.trim_mean(scores, 0.25, axis)
+
+    interval = stats.bootstrap(
+        (scores,), interquartile_mean, n_resamples=_SAMPLES, batch=100, axis=0, method="percentile", random_state=0
+    ).confidence_interval
+    return interquartile_mean(scores, 0), interval.low, interval.high
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Sends the rows of a run's metrics.csv to Weights & Biases or MLflow, for as long as the run lasts.
 
-`sac track logs/NAME` sends what the run itself could not: rows wait in metrics.csv while there is no network. How far
-each destination has got is in tracking_sent.json. Rows that are trained again after a kill are not sent again.
+`sac track logs/NAME` sends what the run itself could not: rows wait in metrics.csv while there is no network. How many
+rows each destination has is in tracking_sent.json. A kill takes rows of metrics.csv back to those of a checkpoint: as
+many as were sent before are not sent again.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from typing import Any, Protocol
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, called_as, exit_with
 from tfagents_system.machine.claims import lock
 from tfagents_system.machine.files import read_json, write_json
-from tfagents_system.report.status import RETURN, RunModel
+from tfagents_system.report.status import RunModel
 from tfagents_system.run_files.heartbeat import read_heartbeat
+from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.settings.values import by_name
 
@@ -34,8 +36,7 @@ LIBRARY_VARIABLES = ("WANDB_PROJECT", "WANDB_ENTITY", "WANDB_RUN_GROUP", "WANDB_
 _DEFAULT_PROJECT = "tfagents_system"
 _FIRST_RETRY_SECS, _LAST_RETRY_SECS = 10.0, 300.0
 _ROWS_AT_ONCE = 10
-# Of the last row of a kind, as Weights & Biases tells them.
-_MARKS = {kind: (f"tracked/{kind}_iteration", f"tracked/{kind}_train_step") for kind in ("train", "eval")}
+_SENT = "tracked/rows"  # At Weights & Biases: how many rows it has.
 _WANDB_INIT_SECS = 60
 # Of a request to MLflow, which the tracker repeats by itself.
 _MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM, _LONGEST_NAME, _REQUEST_SECS, _RETRIES = 1000, 100, 500, 240, 20, 1
@@ -86,10 +87,12 @@ class Destination(Protocol):
     key: str  # In tracking_sent.json.
 
     def begin(self, settings: Mapping[str, Any], sent: dict[str, Any]) -> None:
-        """Begins or resumes the run; `sent`, what tracking_sent.json says of this destination, may be changed."""
+        """Begins or resumes the run. `sent`, what tracking_sent.json says of this destination, may be changed: `rows`
+        is how many it has.
+        """
 
-    def send(self, rows: Sequence[Row]) -> None:
-        """Sends rows without empty values."""
+    def send(self, rows: Sequence[Row], before: int) -> None:
+        """Sends rows without empty values, which follow `before` others."""
 
     def finish(self, is_done: bool) -> None:
         """The run has ended there, or is to go on later."""
@@ -115,6 +118,7 @@ class ToWandb:
     def begin(self, settings: Mapping[str, Any], sent: dict[str, Any]) -> None:
         import wandb
 
+        task = re.fullmatch(r"(.+)_task_\d+", self._paths.exp_dir.name)  # Those of a sweep or an array are one group.
         self.finish(is_done=False)  # After an attempt that failed.
         if self._is_offline:
             for folder in self._offline_folders():
@@ -124,7 +128,7 @@ class ToWandb:
             id=self._id,
             name=self._paths.exp_dir.name,
             project=self._project,
-            group=group_of(self._paths.exp_dir.name),
+            group=os.environ.get("WANDB_RUN_GROUP") or (task[1] if task else None),
             config=dict(settings),
             mode="offline" if self._is_offline else "online",
             resume=None if self._is_offline else "allow",
@@ -142,14 +146,11 @@ class ToWandb:
         )
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
-        sent.clear()
-        for kind, marks in _MARKS.items():
-            if None not in (place := [self._run.summary.get(mark) for mark in marks]):
-                sent[kind] = place
+        sent["rows"] = int(self._run.summary.get(_SENT) or 0)
 
-    def send(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            self._run.log({**row, **dict(zip(_MARKS[_kind(row)], _position(row), strict=True))})
+    def send(self, rows: Sequence[Row], before: int) -> None:
+        for number, row in enumerate(rows, before + 1):
+            self._run.log({**row, _SENT: number})
 
     def finish(self, is_done: bool) -> None:
         if self._run is not None:
@@ -189,7 +190,7 @@ class ToMlflow:
             self._client.update_run(sent["run"], status="RUNNING")
         else:
             run = self._client.create_run(self._experiment_id(), run_name=self._shown)
-            sent |= {"uri": self._uri, "run": run.info.run_id, "has_settings": False}
+            sent |= {"uri": self._uri, "run": run.info.run_id, "has_settings": False, "rows": 0}
         self._run_id = sent["run"]
         if not sent["has_settings"]:
             texts = {fit_name(name): str(value)[:_LONGEST_PARAM] for name, value in by_name(settings, {}, {}).items()}
@@ -205,7 +206,7 @@ class ToMlflow:
             return str(self._client.create_experiment(self._experiment))
         return str(self._client.get_experiment_by_name(self._experiment).experiment_id)
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[Row], before: int) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
@@ -223,12 +224,6 @@ class ToMlflow:
 
     def where(self) -> str:
         return f"{self._uri}, experiment {self._experiment}, run {self._run_id}"
-
-
-def group_of(name: str) -> str | None:
-    """WANDB_RUN_GROUP; without it, tasks of a sweep or an array are one group."""
-    task = re.fullmatch(r"(.+)_task_\d+", name)
-    return os.environ.get("WANDB_RUN_GROUP") or (task[1] if task else None)
 
 
 def fit_name(name: str) -> str:
@@ -265,11 +260,10 @@ class Feed:
                 finally:
                     self._store()
                 self.has_begun = True
-            new = self.unsent(rows)
-            for start in range(0, len(new), _ROWS_AT_ONCE):
-                part = new[start : start + _ROWS_AT_ONCE]
-                self.destination.send([{name: x for name, x in row.items() if x is not None} for row in part])
-                self._sent |= {_kind(row): _position(row) for row in part}
+            while part := self.unsent(rows)[:_ROWS_AT_ONCE]:
+                before = self._sent.get("rows", 0)
+                self.destination.send([{name: x for name, x in row.items() if x is not None} for row in part], before)
+                self._sent["rows"] = before + len(part)
                 self._store()
         except Exception as error:  # Of any package, any network: none of it is the run's.
             self._failed(error)
@@ -278,9 +272,9 @@ class Feed:
             self._say(f"{self.destination.name} takes rows again")
         self.problem, self._retry_secs = "", _FIRST_RETRY_SECS
 
-    def unsent(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows behind the last one of their kind that was sent."""
-        return [row for row in rows if _position(row) > self._sent.get(_kind(row), [])]
+    def unsent(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Those that the destination does not have."""
+        return rows[self._sent.get("rows", 0) :]
 
     def close(self, is_done: bool) -> None:
         """Ends the run at the destination, for now or for ever."""
@@ -300,15 +294,6 @@ class Feed:
         self._retry_secs = min(2 * self._retry_secs, _LAST_RETRY_SECS)
 
 
-def _kind(row: Row) -> str:
-    """The row of an evaluation comes after rows of later iterations: each kind has an order of its own."""
-    return "eval" if row.get(RETURN) is not None else "train"
-
-
-def _position(row: Row) -> list[float]:
-    return [row.get("iteration") or 0.0, row.get("train_step") or 0.0]
-
-
 class Tracker:
     """Sends a run's metrics to all its destinations.
 
@@ -318,21 +303,18 @@ class Tracker:
     """
 
     def __init__(self, paths: RunPaths, tracked: Tracked, say: Callable[[str], None]) -> None:
-        model, destinations = RunModel(paths.exp_dir), list[Destination]()
-        if tracked.wandb is not None:
-            destinations.append(ToWandb(paths, tracked))
-        if tracked.mlflow_uri is not None:
-            destinations.append(ToMlflow(paths, tracked))
-        self.feeds = [Feed(destination, model, say) for destination in destinations]
-        self._paths, self._rows, self._seen = paths, list[Row](), (0, 0)
+        destinations: list[Destination] = [ToWandb(paths, tracked)] if tracked.wandb is not None else []
+        destinations += [ToMlflow(paths, tracked)] if tracked.mlflow_uri is not None else []
+        self.feeds = [Feed(destination, RunModel(paths.exp_dir), say) for destination in destinations]
+        self._paths, self._seen = paths, (0, 0)
+        self._rows: Sequence[Row] = []
 
     def look(self) -> None:
         """Sends the rows that are new, and those that could not be sent before."""
         with contextlib.suppress(FileNotFoundError):
             stat = self._paths.metrics_csv.stat()
             if (stat.st_size, stat.st_mtime_ns) != self._seen:
-                self._rows = [*RunModel(self._paths.exp_dir).rows]
-                self._seen = stat.st_size, stat.st_mtime_ns
+                self._rows, self._seen = read_rows(self._paths.metrics_csv), (stat.st_size, stat.st_mtime_ns)
         for feed in self.feeds:
             if not feed.has_begun or feed.unsent(self._rows):
                 feed.take(self._rows)

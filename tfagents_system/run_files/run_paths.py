@@ -93,7 +93,7 @@ class RunPaths:
     eval_summaries = Below("eval", "TensorBoard's files of the rows of evaluations")
     metrics_csv = Below("metrics.csv", "one row per log period or evaluation (docs/reference/metrics.md)")
     tracking_json = Below("tracking.json", "where metrics are sent to (docs/how_to/watch.md)")
-    tracking_sent = Below("tracking_sent.json", "which rows of metrics.csv each of these has got")
+    tracking_sent = Below("tracking_sent.json", "how many rows of metrics.csv each of these has")
     tracking_lock = Below("tracking.lock", "held by the process that sends metrics")
     episodes_csv = Below(
         "episodes.csv",

@@ -12,7 +12,6 @@ import dataclasses
 import secrets
 import shutil
 from pathlib import Path
-from typing import Any
 
 from tfagents_system.checks.rules import is_meant
 from tfagents_system.errors import UserError
@@ -22,8 +21,6 @@ from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.kept_checkpoints import DamagedCheckpointError
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import ALL, REPLAY
-
-_FROM = "from"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +55,6 @@ class Taken:
         """Prefix of the agent's files in the other run."""
         return None if self.checkpoint is None else Path(self.run) / self.checkpoint / kept_checkpoints.AGENT
 
-    def from_aside(self, aside: Path) -> Taken:
-        """The same where the other run was moved to."""
-        return dataclasses.replace(self, run=str(aside))
-
     def copy_agent(self, folder: Path) -> None:
         """Copies the agent's files into a new folder.
 
@@ -73,14 +66,10 @@ class Taken:
         for path in sorted(self.agent.parent.glob(f"{kept_checkpoints.AGENT}.*")):
             shutil.copyfile(path, folder / path.name)
 
-    def to_json(self) -> dict[str, Any]:
-        """What run.json has of it."""
-        return dataclasses.asdict(self)
-
 
 def taken_by(paths: RunPaths) -> Taken | None:
     """What a run began with; None: nothing of another one."""
-    fields = (read_json(paths.run_json) or {}).get(_FROM)
+    fields = (read_json(paths.run_json) or {}).get("from")
     return Taken(**fields) if fields else None
 
 
@@ -101,24 +90,20 @@ def find(source: str, take: str) -> Taken:
     Raises:
       UserError: There is no such run or checkpoint, or it is damaged.
     """
-    path, name = split(source)
+    (path, name), mark = split(source), 2 + secrets.randbelow(2**31)
     if not path.is_dir():
         raise UserError(f"SAC_FROM={source}: {path} is no folder: give the directory of a run")
     if take == REPLAY:
         if name is not None:
             raise UserError(f"SAC_FROM={source} names an agent, and SAC_TAKE=replay takes none: leave out @{name}")
-        return Taken(source, take, str(path), mark=_new_mark())
+        return Taken(source, take, str(path), mark=mark)
     paths = RunPaths(path)
     try:
         folder = _newest(paths) if name is None else _named(paths, name)
     except OSError as error:
         raise UserError(f"{error.filename} can't be read: {error.strerror}") from None
     counters = _counters(folder) if take == ALL else {}
-    return Taken(source, take, str(path), str(folder.relative_to(path)), mark=_new_mark(), **counters)
-
-
-def _new_mark() -> int:
-    return 2 + secrets.randbelow(2**31)
+    return Taken(source, take, str(path), str(folder.relative_to(path)), mark=mark, **counters)
 
 
 def _newest(paths: RunPaths) -> Path:

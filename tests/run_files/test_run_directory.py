@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.starts_of_a_project import PARAMS, ROOT, Starter, loaded_mass, train, write
 from tfagents_system.launch import prepare
-from tfagents_system.run_files import params_folder, run_directory, run_inputs
+from tfagents_system.run_files import params_folder, run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import check_input_files, load_env_config, load_params, with_paths
 from tfagents_system.settings.resolved import Overrides, read_run
@@ -88,7 +88,7 @@ def run(environ: dict[str, str], start: Starter) -> RunPaths:
 
 
 def names(run: RunPaths, project: Path, params: str = "params.py") -> list[str]:
-    found = run_inputs.edits(run, project / params, project / "config.json")
+    found = run_directory.edits(run, project / params, project / "config.json")
     return [str(edit).replace(f"{project}/", "") for edit in found]
 
 
@@ -204,11 +204,11 @@ def test_long_differences_are_cut(tmp_path: Path) -> None:
     def differences(before: list[str], now: list[str]) -> list[str]:
         for name, lines in (("before", before), ("a.py", now)):
             (tmp_path / name).write_text("\n".join(lines))
-        return run_inputs._differences(tmp_path / "before", tmp_path / "a.py", "a.py")
+        return run_directory._differences(tmp_path / "before", tmp_path / "a.py", "a.py")
 
-    assert run_inputs.shown({"a.py": ["+\x1b[2J"]}) == ["+?[2J"]
+    assert run_directory.shown({"a.py": ["+\x1b[2J"]}) == ["+?[2J"]
     whole = differences([f"x{k}" for k in range(100)], [f"y{k}" if k % 10 == 3 else f"x{k}" for k in range(100)])
-    shown = run_inputs.shown({"a.py": whole})
+    shown = run_directory.shown({"a.py": whole})
     assert shown[:24] == whole[:24] and shown[24:] == [f"... and {len(whole) - 24} lines more"]
     assert whole[:7] == [f"--- {tmp_path}/a.py of the run", "+++ a.py", "@@ -3,3 +3,3 @@", " x2", "-x3", "+y3", " x4"]
     assert differences(["1"] * 60_000, ["2"]) == []
@@ -227,7 +227,7 @@ def text_of(paths: RunPaths) -> str:
     """Of the file that the run's programs read."""
     overrides = Overrides.of_run(read_run(paths.run_json))
     merged = overrides.merged(load_env_config(paths.config))
-    loaded = load_params(paths.params, merged, origin=run_inputs.origin_of_run(paths))
+    loaded = load_params(paths.params, merged, origin=run_directory.origin_of_run(paths))
     return Path(loaded.env_config["input_files"]["laps"]).read_text()
 
 
@@ -378,6 +378,6 @@ def test_fresh_is_refused_where_it_would_move_the_project_away(
         ) in refused.told
     advice = start(SAC_EXP_DIR=str(project)).told
     assert "copied in part, or choose another SAC_EXP_NAME for a new run\n" in advice and "--fresh" not in advice
-    assert run_inputs.why_not_moved(paths, [project.parent]) is None
+    assert run_directory.why_not_moved(paths, [project.parent]) is None
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == project)
-    assert "is a mount point, so --fresh" in str(run_inputs.why_not_moved(paths, []))
+    assert "is a mount point, so --fresh" in str(run_directory.why_not_moved(paths, []))
