@@ -118,11 +118,11 @@ def test_a_run_is_drawn_and_filtered_without_a_network(browser, tmp_path):
     assert main([str(run.exp_dir)]) == 0
     browser.open(run.report.as_uri(), READY)
     assert browser.value("document.querySelector('nav .name').textContent") == "<b>run"
-    # Training, evaluations with the edges of their spread, the curriculum; episodes are points.
-    browser.wait("document.querySelectorAll('#learning .scatterlayer path.js-line').length === 5")
+    # Training, evaluations with the edges of their spread; episodes are points.
+    browser.wait("document.querySelectorAll('#learning .scatterlayer path.js-line').length === 4")
     assert browser.value("document.querySelectorAll('#learning .scatterlayer .points path').length") > 600
-    browser.wait(f"({SHOWN}).length === 6")
-    names = ["actor_loss", "alpha", "critic_loss", "env_steps_per_s", "q_mean", "updates_per_s"]
+    browser.wait(f"({SHOWN}).length === 7")
+    names = ["actor_loss", "alpha", "critic_loss", "curriculum/mass", "env_steps_per_s", "q_mean", "updates_per_s"]
     assert dict(browser.value(SHOWN)) == dict.fromkeys(names, 1)
 
     browser.value(TYPE.format("metrics", "LOSS curric"))

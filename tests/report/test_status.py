@@ -13,6 +13,8 @@ import pytest
 from tests.support.statuses import NOW, beat, status
 from tfagents_system.report import status as status_module
 from tfagents_system.report.status import (
+    fault_lines,
+    fault_words,
     format_number,
     format_secs,
     main,
@@ -21,6 +23,7 @@ from tfagents_system.report.status import (
     state_of,
     write_status,
 )
+from tfagents_system.report.terminal import progress_line
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -64,40 +67,56 @@ def test_down_errors_and_long_waits_are_named_and_what_has_ended_is_not():
 
 
 @pytest.mark.parametrize("state", ["running", "done", "stopped", "failed"])
-def test_a_worker_that_was_given_up_is_told_whatever_became_of_the_run(state):
-    content = status(state=state, workers=3)
-    content["roles"]["worker_1"] = beat("stopped", alive=False, restarts=10, given_up=True, given_up_because="SIGKILL")
-    content["roles"]["worker_0"] |= {"given_up": False}
-    assert problems(content, NOW) == ["worker_1: given up after 10 restarts: SIGKILL"]
-
-
-@pytest.mark.parametrize("state", ["done", "stopped", "failed"])
-def test_a_worker_that_failed_before_its_first_step_is_told_with_the_reason(state):
-    content = status(state=state, workers=4)
+def test_lost_workers_are_told_whatever_became_of_the_run(state):
+    """Those that were given up; and once it has ended, those that failed before their first step."""
+    content = status(state=state, workers=5)
+    content["roles"]["worker_0"] = beat("stopped", alive=False, restarts=10, given_up=True, given_up_because="SIGKILL")
     failed = {"failed_with": "exit code 1 (error: no licence)", "restarts": 2}
-    content["roles"]["worker_0"] |= {"steps": 7, **failed}
-    content["roles"]["worker_1"] |= {"steps": 0, **failed, "has_worked": True}
-    content["roles"]["worker_2"] |= {"kind": "expert", "steps": 0, **failed}
-    content["roles"]["worker_3"] |= {"kind": "eval", "steps": 0, **failed}
-    told = "worker_2 (expert): collected nothing in 3 starts, last failure: exit code 1 (error: no licence)"
-    assert problems(content, NOW) == [told]
-
-
-def test_a_supervisor_that_is_gone_is_the_only_news():
-    content = status(age=61)
-    assert state_of(content, NOW) == "dead"
-    assert problems(content, NOW) == ["the supervisor (pid 4242 on node7) is gone: last heard of 01:01 ago"]
-    assert state_of(status(age=59), NOW) == "running"
+    content["roles"]["worker_1"] |= {"steps": 7, **failed}
+    content["roles"]["worker_2"] |= {"steps": 0, **failed, "has_worked": True}
+    content["roles"]["worker_3"] |= {"kind": "expert", "steps": 0, **failed}
+    content["roles"]["worker_4"] |= {"kind": "eval", "steps": 0, **failed}
+    told = ["worker_0: given up after 10 restarts: SIGKILL"]
+    if state != "running":
+        told += ["worker_3 (expert): collected nothing in 3 starts, last failure: exit code 1 (error: no licence)"]
+    assert problems(content, NOW) == told
 
 
 @pytest.mark.parametrize(
-    ("state", "expected"), [("done", []), ("stopped", []), ("failed", ["trainer refused its input"])]
+    ("state", "shown", "told"),
+    [
+        ("done", "done", []),
+        ("stopped", "stopped", []),
+        ("failed", "failed", ["trainer refused its input"]),
+        ("running", "dead", ["the supervisor (pid 4242 on node7) is gone: last heard of 01:01 ago"]),
+    ],
 )
-def test_an_ended_run_may_be_old(state, expected):
-    content = status(state=state, age=10**6)
+def test_only_a_run_that_has_not_ended_is_dead_when_it_is_silent(state, shown, told):
+    content = status(state=state, age=61)
     content["run"]["message"] = "trainer refused its input"
-    assert state_of(content, NOW) == state
-    assert problems(content, NOW) == expected
+    assert state_of(content, NOW) == shown and problems(content, NOW) == told
+    assert state_of(status(state=state, age=59), NOW) == state
+
+
+@pytest.mark.parametrize(
+    ("faults", "evaluating", "episodes", "words"),
+    [
+        (0, 0, 100, ""),
+        (1, 0, 1, "1 environment fault"),
+        (8, 0, 153, "8 environment faults"),
+        (8, 0, 152, "8 environment faults (they have cut 5% of its episodes)"),
+        (8, 6, 10, "8 environment faults"),  # Those of evaluation cut nothing that is trained on.
+        (1234, 0, 1234, "1,234 environment faults (they have cut 50% of its episodes)"),
+    ],
+)
+def test_faults_of_environments_are_counted_over_workers_with_their_share(faults, evaluating, episodes, words):
+    content = status(state="done")
+    content["roles"]["worker_0"] |= {"env_faults": faults, "eval_env_faults": evaluating, "episodes": episodes}
+    content["roles"]["worker_1"] |= {"env_faults": 0, "eval_env_faults": 0, "episodes": 0, "last_env_fault": "x"}
+    assert fault_words(content) == words
+    told = [f"{words}, last: x"] if words else []
+    assert fault_lines(content) == problems(content, NOW) == told
+    assert not words or progress_line(content).endswith(f"  ! {words}")
 
 
 def test_the_table_has_every_number_in_its_column():
@@ -174,43 +193,36 @@ def test_times_are_read_at_a_glance(secs, text):
     assert format_secs(secs) == text
 
 
-def test_main_prints_the_runs_and_names_what_is_none(tmp_path, capsys, at_now):
-    run = put(tmp_path / "pendulum", status())
-    (tmp_path / "empty").mkdir()
+def test_runs_are_named_by_their_folders_and_what_is_none_is_told(tmp_path, capsys, monkeypatch, at_now):
+    def told(*arguments):
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        names = [line.split()[0] for line in out.splitlines()[1:]]
+        return code, names, err.replace(f"{tmp_path}/", "").splitlines()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SAC_LOGS_DIR", "runs")
+    remedy = "give a run directory, such as logs/reacher"
+    assert told() == (2, [], ["error: there is no run in runs: give run directories, such as logs/*"])
+    for name in ("runs/arm", "runs/arm_before_1", "leg/b/arm"):  # One was moved aside.
+        put(tmp_path / name, status(name="arm"))
+    for name in ("runs/no_run", "runs/arm_array", "runs/arm_tasks", "runs/arm_inputs"):
+        (tmp_path / name).mkdir()
     torn = put(tmp_path / "torn", status())
     RunPaths(torn).status_json.write_text('{"run": {"na')
-    given = [tmp_path / name for name in ("empty", "torn", "nowhere")]
-    assert main([str(run), *map(str, given)]) == 0
-    out, err = capsys.readouterr()
-    assert "12/25" in out and out.count("\n") == 2
-    told = [line.removeprefix(f"note: {tmp_path}/").partition(": ")[0] for line in err.splitlines()]
-    assert told == ["empty has no status.json", "torn has no status.json", "nowhere does not exist"]
-
-
-def test_folders_of_arrays_and_tasks_beside_the_runs_are_passed_over(tmp_path, capsys, at_now):
-    run = put(tmp_path / "arm_task_1", status())
-    beside = [str(tmp_path / name) for name in ("arm_array", "arm_tasks", "arm_inputs")]
-    for folder in beside:
-        Path(folder).mkdir()
-    assert main([str(run), *beside]) == 0
-    out, err = capsys.readouterr()
-    assert out.count("\n") == 2 and err == ""
-    assert main(beside) == 2 and capsys.readouterr().err.count("no status.json") == 3, "nothing else is there"
-    (tmp_path / "arm_array/run.json").touch()
-    main([str(run), *beside])
-    assert "arm_array has no status.json: give" in capsys.readouterr().err, "a run of that name"
-
-
-def test_main_says_with_its_exit_code_that_there_is_no_run(tmp_path, capsys):
-    assert main([str(tmp_path)]) == 2
-    assert "no status.json" in capsys.readouterr().err
     (tmp_path / "x.txt").touch()
-    assert main([f"{tmp_path}/nosuch", f"{tmp_path}/x.txt"]) == 2
-    remedy = "give a run directory, such as logs/reacher"
-    assert capsys.readouterr().err.splitlines() == [
-        f"error: {tmp_path}/nosuch does not exist: {remedy}",
-        f"error: {tmp_path}/x.txt is a file: {remedy}",
+    assert told() == (0, ["arm", "arm_before_1"], [])
+    assert told(*tmp_path.glob("runs/arm*"))[2] == [], "folders of arrays and tasks are passed over"
+    code, names, notes = told("runs/arm", "leg/b/arm", "torn", "nowhere", "x.txt")
+    assert (code, names) == (0, ["runs/arm", "leg/b/arm"])
+    assert notes == [
+        "note: torn has no status.json: give a run directory, or wait until this one's first start is checked",
+        f"note: nowhere does not exist: {remedy}",
+        f"note: x.txt is a file: {remedy}",
     ]
+    (tmp_path / "runs/arm_array/run.json").touch()
+    code, names, errors = told("runs/arm_array")
+    assert code == 2 and "arm_array has no status.json: give" in errors[0], "a run of that name"
 
 
 def test_a_start_under_way_is_shown_before_its_supervisor_has_written(tmp_path, capsys):
@@ -234,13 +246,6 @@ def test_a_start_under_way_is_shown_before_its_supervisor_has_written(tmp_path, 
         assert shown() == ("run", "done", "12/25"), "of the one that has the lock: it draws its results"
     paths.lock.write_text(json.dumps({"pid": 3, "host": HOST, "started_at": 5.0}))  # It was killed.
     assert shown() == ("run", "done", "12/25")
-
-
-def test_runs_of_one_name_are_told_apart_by_the_folders_above(tmp_path, capsys, at_now):
-    runs = [put(tmp_path / name, status()) for name in ("arm/a/run", "arm/b/run", "leg/b/run", "other")]
-    assert main([*map(str, runs)]) == 0
-    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
-    assert names == ["arm/a/run", "arm/b/run", "leg/b/run", "other"]
 
 
 def test_follow_ends_when_all_runs_have_ended(tmp_path, capsys, monkeypatch, at_now):
@@ -279,15 +284,3 @@ def test_it_answers_without_tensorflow_and_numpy(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "pendulum" in done.stdout
-
-
-def test_without_names_the_usual_runs_are_shown_by_their_folders(tmp_path, capsys, monkeypatch, at_now):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SAC_LOGS_DIR", "runs")
-    assert main([]) == 2 and f"there is no run in {tmp_path}/runs: give" in capsys.readouterr().err
-    for name in ("pendulum", "pendulum_before_1"):  # The latter was moved aside.
-        put(tmp_path / "runs" / name, status(name="pendulum"))
-    (tmp_path / "runs" / "no_run").mkdir()
-    assert main([]) == 0
-    out, err = capsys.readouterr()
-    assert [line.split()[0] for line in out.splitlines()] == ["run", "pendulum", "pendulum_before_1"] and not err

@@ -132,6 +132,15 @@ def test_a_full_disk_is_told_once_and_nothing_is_left_behind(path, monkeypatch, 
     assert read_heartbeat(path)["n"] == 1
 
 
+def test_counts_of_a_worker_grow_over_its_restarts(path):
+    for faults, last, expected in ((3, "a", (3, 30, "a")), (0, "", (3, 30, "a")), (2, "b", (5, 50, "b"))):
+        heartbeat = Heartbeat(path, "worker_3", min_secs=0.0)
+        heartbeat.beat("starting")
+        heartbeat.beat("collecting", env_faults=faults, eval_env_faults=0, episodes=10 * faults, last_env_fault=last)
+        beat = read_heartbeat(path)
+        assert (beat["env_faults"], beat["episodes"], beat.get("last_env_fault")) == expected
+
+
 # Contents of heartbeat files.
 HOSTILE = {
     "texts for numbers": b'{"state":"updating","curriculum":{"m":"x"},"updates_per_s":"9"}',

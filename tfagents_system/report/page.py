@@ -25,7 +25,6 @@ import numpy as np
 
 from tfagents_system.errors import EXIT_DONE, UserError, called_as, exit_with
 from tfagents_system.hyperparameters import Hyperparameters, described_by
-from tfagents_system.machine.cpus import format_cpu_list
 from tfagents_system.machine.files import replacing
 from tfagents_system.policies.names import checkpoint_name
 from tfagents_system.report.long_work import LongWork, followed
@@ -44,20 +43,16 @@ from tfagents_system.run_files.run_paths import TRAINER
 from tfagents_system.settings.values import leaves_of
 from tfagents_system.settings.variables import VARIABLES
 
-_STEPS = "environment steps"  # The axis of all curves.
 _FOLDER = Path(__file__).resolve().parent
 _MOST_POINTS, _MOST_EPISODES = 1200, 4000  # Of a curve, and of single episodes.
 MOST_BYTES = 4_500_000  # Of all videos, before they become text (4/3 of it).
-_MONTAGE = "montage.mp4"
-_USUAL = (
-    *("critic_loss", "actor_loss", "alpha_loss", "alpha", "q_mean", "train/episode_length"),
-    *("updates_per_s", "env_steps_per_s", "policy_age_updates"),
+_USUAL = re.compile(  # Metrics that are shown at once; others when they are asked for.
+    r"(critic|actor|alpha)_loss|alpha|q_mean|train/episode_length|(eval|train)_success|(curriculum|schedule)/.*"
+    r"|(updates|env_steps)_per_s|policy_age_updates"
 )
 _NO_METRICS = ("env_steps", "train_step", "wall_time_s", "iteration")
 _SHOWN_ELSEWHERE = ("env_config", "compute_config")  # Attributes of TrainParams: the JSON's keys, and variables.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")  # Okabe and Ito.
-_PANEL_HEIGHTS = 360, 110
-_MOST_PANELS = 9
+_TRAINED, _EVALUATED = "#0072B2", "#D55E00"  # Of Okabe and Ito.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -223,33 +218,28 @@ def facts_of(model: RunModel) -> dict[str, str]:
 def _metrics(plots: Mapping[str, str]) -> str:
     if not plots:
         return ""
-    usual = {name: plot for name, plot in plots.items() if name in _USUAL}
-    others = {name: plot for name, plot in plots.items() if name not in _USUAL}
+    usual = [plot for name, plot in plots.items() if _USUAL.fullmatch(name)]
+    others = [plot for name, plot in plots.items() if not _USUAL.fullmatch(name)]
     controls = (
         '<div class="controls"><input type="search" placeholder="filter: loss speed curriculum">'
         '<label>smoothing <input type="range" id="smoothing" min="0" max="0.98" step="0.02" value="0"></label>'
         '<label><input type="checkbox" id="log"> log scale</label></div>'
     )
     return (
-        f'{controls}<div class="grid">{"".join(usual.values())}</div><details><summary>{len(others)} others</summary>'
-        f'<div class="grid">{"".join(others.values())}</div></details>'
+        f'{controls}<div class="grid">{"".join(usual)}</div><details><summary>{len(others)} others</summary>'
+        f'<div class="grid">{"".join(others)}</div></details>'
     )
 
 
 def _run(model: RunModel) -> str:
-    """Where the time of the last start went, its CPU plan, all settings, versions."""
+    """Where the time of the last start went, all settings, versions."""
     parts = []
-    status = model.status or {}
-    if shares := time_shares(status) if status else {}:
+    if shares := time_shares(model.status) if model.status is not None else {}:
         rows = [[owner, ", ".join(f"{name} {share}" for name, share in of.items())] for owner, of in shares.items()]
         parts.append(_table(["whose time", "where it went in the last start"], rows))
-    if plan := status.get("plan"):
-        hint = "each role is pinned to its CPUs" if status.get("pinned") else "roles are not pinned here"
-        parts.append(f"<h3>CPU plan: {hint}</h3>")
-        parts.append(_table(["role", "CPUs"], [[role, format_cpu_list(cpus)] for role, cpus in sorted(plan.items())]))
     if settings := settings_of(model):
-        parts.append('<h3>settings</h3><div class="controls"><input type="search" placeholder="filter of settings">')
-        parts.append("</div>")
+        search = '<input type="search" placeholder="filter of settings">'
+        parts.append(f'<h3>settings</h3><div class="controls">{search}</div>')
         header = ["setting", "value", "default"]
         parts.append(_table(header, [row for row in settings if row[1] != row[2]]))
         usual = [row for row in settings if row[1] == row[2]]
@@ -281,9 +271,8 @@ def _text(value: Any) -> str:
 def _videos(model: RunModel, most_bytes: int = MOST_BYTES) -> str:
     """Videos as far as there is room: the montage first, then the newest."""
     shown, left = [], most_bytes
-    for path in sorted(
-        model.paths.videos.glob("*.mp4"), key=lambda path: (path.name != _MONTAGE, -path.stat().st_mtime)
-    ):
+    videos = model.paths.videos.glob("*.mp4")
+    for path in sorted(videos, key=lambda path: (path.name != "montage.mp4", -path.stat().st_mtime)):
         caption = _escaped(path.stem)
         if (size := path.stat().st_size) > left:
             shown.append(f"<figure><figcaption>{caption} is too large for this file</figcaption></figure>")
@@ -299,32 +288,13 @@ def _videos(model: RunModel, most_bytes: int = MOST_BYTES) -> str:
 
 
 def learning_figure(model: RunModel) -> Any:
-    """Returns, and below them whatever changed the task or the agent meanwhile."""
-    from plotly.graph_objects import Scatter
-    from plotly.subplots import make_subplots
+    """The returns of episodes and evaluations."""
+    from plotly.graph_objects import Figure
 
-    names = list(dict.fromkeys(name for row in model.rows for name in row))
-    successes = [name for name in names if name in ("eval_success", "train_success")]
-    panels = [[name] for name in names if re.match(r"(curriculum|schedule)/", name)]
-    panels = ([successes, *panels] if successes else panels)[: _MOST_PANELS - 1]
-    heights = [_PANEL_HEIGHTS[0], *[_PANEL_HEIGHTS[1]] * len(panels)]
-    figure = make_subplots(
-        rows=len(heights), cols=1, shared_xaxes=True, row_heights=heights, vertical_spacing=0.09 / len(heights)
-    )
-    for trace in _returns(model):
-        figure.add_trace(trace, row=1, col=1)
-    for row, panel in enumerate(panels, 2):
-        for name, color in zip(panel, _COLORS, strict=False):
-            steps, y = series(model.rows, name)
-            line = {"color": color, "width": 1.6, "shape": "linear" if "success" in name else "hv"}
-            figure.add_trace(Scatter(x=steps, y=y, name=_escaped(name), line=line, showlegend=False), row=row, col=1)
-    for row, panel in enumerate([["return"], *panels], 1):
-        title = "success" if "success" in panel[0] else _escaped(panel[0]).replace("/", "<br>")
-        figure.update_yaxes(title_text=title, row=row, col=1)
-    figure.update_xaxes(title_text=_STEPS, row=len(heights), col=1)
+    figure = Figure([*_returns(model)])
     legend = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
-    figure.update_layout(height=sum(heights) + 110, legend=legend, margin={"l": 76, "r": 16, "b": 46})
-    return _styled(figure)
+    figure.update_layout(height=470, legend=legend, margin={"l": 76, "r": 16, "b": 46})
+    return _styled(figure.update_xaxes(title_text="environment steps").update_yaxes(title_text="return"))
 
 
 def _returns(model: RunModel) -> Iterable[Any]:
@@ -343,7 +313,7 @@ def _returns(model: RunModel) -> Iterable[Any]:
             hovertemplate="return %{y}<br>%{customdata[0]} steps, worker %{customdata[1]}<extra></extra>",
         )
     steps, y = series(model.rows, TRAIN_RETURN)
-    yield Scatter(x=steps, y=y, name="training, mean", line={"color": "#0072B2", "width": 1.6})
+    yield Scatter(x=steps, y=y, name="training, mean", line={"color": _TRAINED, "width": 1.6})
     evaluated = [row for row in model.rows if (value := row.get(RETURN)) is not None and math.isfinite(value)]
     steps, y = series(evaluated, RETURN, len(evaluated))
     stds = [row.get("eval_return_std") or 0.0 for row in evaluated]
@@ -359,7 +329,7 @@ def _returns(model: RunModel) -> Iterable[Any]:
         customdata=short(stds),
         mode="lines+markers",
         legendgroup="evaluations",
-        line={"color": _COLORS[1], "width": 2.4},
+        line={"color": _EVALUATED, "width": 2.4},
         hovertemplate="evaluation %{y} ± %{customdata:.4g}<extra></extra>",
     )
     checkpoint = model.best_json.get("checkpoint")
@@ -377,7 +347,7 @@ def metric_figure(model: RunModel, name: str) -> Any | None:
     if not y:
         return None
     mode = "lines+markers" if len(y) <= 60 else "lines"
-    figure = Figure(Scatter(x=steps, y=y, mode=mode, line={"color": _COLORS[0], "width": 1.6}))
+    figure = Figure(Scatter(x=steps, y=y, mode=mode, line={"color": _TRAINED, "width": 1.6}))
     figure.update_layout(title={"text": _escaped(name), "font": {"size": 13}}, height=250, showlegend=False)
     figure.update_layout(margin={"l": 50, "r": 10, "t": 32, "b": 30})
     return _styled(figure)
