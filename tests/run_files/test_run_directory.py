@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,12 +30,9 @@ def test_what_is_kept_of_a_folder(project: Path, tmp_path: Path) -> None:
     assert kept == ["config.json", "linked/robot.xml", "mass_of_robot.py", "models/robot.xml", "params.py"]
     params_folder.copy_files(project, kept, tmp_path / "copy")
     assert params_folder.digests_of(tmp_path / "copy", kept) == params_folder.digests_of(project, kept)
-
-
-def test_the_checkouts_own_files_are_none_of_the_users() -> None:
-    kept = params_folder.files_of(ROOT)
-    assert "training_variables.sh" in kept
-    assert not [name for name in kept if name.startswith(("tests/", "tfagents_system/", "docs/"))]
+    ours = params_folder.files_of(ROOT)
+    assert "training_variables.sh" in ours
+    assert not [name for name in ours if name.startswith(("tests/", "tfagents_system/", "docs/"))]
     assert params_folder.is_kept_otherwise(ROOT / "tfagents_system/examples/pendulum/params.py")
 
 
@@ -79,10 +76,14 @@ def test_a_folder_beyond_the_limits_is_a_note(
 
 
 @pytest.fixture
-def run(environ: dict[str, str], start: Starter) -> RunPaths:
+def paths(environ: dict[str, str]) -> RunPaths:
+    return RunPaths(Path(environ["SAC_EXP_DIR"]))
+
+
+@pytest.fixture
+def run(paths: RunPaths, start: Starter) -> RunPaths:
     """One that has begun with its copies."""
     assert start().code == 0
-    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
     train(paths)
     return paths
 
@@ -114,15 +115,8 @@ def test_a_start_with_edited_files_is_refused_and_keep_goes_on_with_the_copies(
     refused = start("--set", "nosuch=1", SAC_TRAIN_CPUS="none")
     assert refused.code == 2 and "Traceback" not in refused.told and "robot.xml" not in refused.told
     from_line = f"--from {run.exp_dir} --set SAC_EXP_NAME=run_2"
-    edited = f"{project}/mass_of_robot.py. --keep goes on"
-    with_all_else = ("nosuch", "SAC_TRAIN_CPUS=none")
-    for words in (
-        edited,
-        "  | -MASS = 1\n  | +MASS = 2\n",
-        "--fresh moves the old run aside",
-        from_line,
-        *with_all_else,
-    ):
+    edited = [f"{project}/mass_of_robot.py. --keep goes on", "  | -MASS = 1\n  | +MASS = 2\n", from_line]
+    for words in (*edited, "--fresh moves the old run aside", "nosuch", "SAC_TRAIN_CPUS=none"):
         assert words in refused.told
     kept = start("--keep", tries=True)
     assert kept.code == 0 and "edited since" not in kept.told  # The copy has the robot's model.
@@ -214,28 +208,12 @@ def test_long_differences_are_cut(tmp_path: Path) -> None:
     assert differences(["1"] * 60_000, ["2"]) == []
 
 
-def record(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
-
-
-def file_of(params: Path, config: dict[str, Any]) -> str:
-    return str(with_paths(config, params)["input_files"]["laps"])
-
-
 def text_of(paths: RunPaths) -> str:
     """Of the file that the run's programs read."""
     overrides = Overrides.of_run(read_run(paths.run_json))
     merged = overrides.merged(load_env_config(paths.config))
     loaded = load_params(paths.params, merged, origin=run_directory.origin_of_run(paths))
     return Path(loaded.env_config["input_files"]["laps"]).read_text()
-
-
-@pytest.fixture
-def config(project: Path) -> Path:
-    path = project / "config.json"
-    path.write_text(json.dumps({"horizon": 20, "input_files": {"laps": "laps.csv"}}))
-    return path
 
 
 def test_it_is_looked_for_in_the_run_then_beside_the_params_then_in_the_working_directory(
@@ -245,50 +223,41 @@ def test_it_is_looked_for_in_the_run_then_beside_the_params_then_in_the_working_
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     params, section = tmp_path / "params/params.py", {"input_files": {"laps": "mine.csv"}}
+
+    def found() -> Path:
+        return Path(with_paths(section, params)["input_files"]["laps"])
+
     assert with_paths(section, params) == section and with_paths({"horizon": 3}, params) == {"horizon": 3}
-    record(tmp_path / "params/input_files/laps.csv", "")
-    for folder in ("here/mine.csv", "params/mine.csv"):
-        record(tmp_path / folder, "")
-        assert file_of(params, section) == str(tmp_path / folder), "no run's copy"
-    record(tmp_path / "params/run.json", "{}")
-    assert file_of(params, section) == str(tmp_path / "params/input_files/laps.csv")
-    assert section == {"input_files": {"laps": "mine.csv"}}
-    (tmp_path / "params/input_files/laps.csv").unlink()
-    elsewhere = record(tmp_path / "other.csv", "")
-    assert file_of(params, {"input_files": {"laps": str(elsewhere)}}) == str(elsewhere)
-
-
-@pytest.mark.parametrize(
-    "section",
-    ["laps.csv", {"laps": 3}, {"a/b": "laps.csv"}, {"laps": ""}, {"laps": "~nosuch/x.csv"}, {"laps": 256 * "x"}],
-)
-def test_input_files_are_paths_by_name(section: Any, tmp_path: Path) -> None:
-    (finding,) = check_input_files({"input_files": section})
-    assert "correct it" in finding and with_paths({"input_files": section}, tmp_path) == {"input_files": section}
+    (tmp_path / "params/input_files/laps.csv").touch()
+    for name in ("here/mine.csv", "params/mine.csv"):
+        (tmp_path / name).touch()
+        assert found() == tmp_path / name, "no run's copy"
+    (tmp_path / "params/run.json").write_text("{}")
+    assert found() == tmp_path / "params/input_files/laps.csv"
+    wrongs = ("laps.csv", {"laps": 3}, {"a/b": "laps.csv"}, {"laps": ""}, {"laps": "~nosuch/x"}, {"laps": 256 * "x"})
+    for wrong in wrongs:
+        (finding,) = check_input_files({"input_files": wrong})
+        assert "correct it" in finding and with_paths({"input_files": wrong}, tmp_path) == {"input_files": wrong}
 
 
 @pytest.mark.parametrize("place", ["beside the params", "elsewhere"])
 def test_recording_it_again_changes_no_run_that_has_begun(
-    place: str, environ: dict[str, str], project: Path, config: Path, start: Starter, tmp_path: Path
+    place: str, paths: RunPaths, project: Path, start: Starter, tmp_path: Path
 ) -> None:
-    laps = record((project if place == "beside the params" else tmp_path) / "laps.csv", "1")
-    if place == "elsewhere":
-        config.write_text(json.dumps({"horizon": 20, "input_files": {"laps": str(laps)}}))
+    laps = (project if place == "beside the params" else tmp_path) / "laps.csv"
+    laps.write_text("1")
+    named = laps.name if place == "beside the params" else str(laps)
+    (project / "config.json").write_text(json.dumps({"horizon": 20, "input_files": {"laps": named}}))
     assert start().code == 0
-    paths = RunPaths(Path(environ["SAC_EXP_DIR"]))
 
-    record(laps, "2")
+    laps.write_text("2")
     assert text_of(paths) == "1"
     assert start().code == 0 and text_of(paths) == "2", "a run without an update takes files as they are"
     train(paths)
-    record(laps, "3")
+    laps.write_text("3")
     refused = start()
-    assert (
-        refused.code == 2
-        and f"{laps}" in refused.told
-        and "-2" in refused.told
-        and "edited since the run began" in refused.told
-    )
+    assert refused.code == 2
+    assert all(words in refused.told for words in (str(laps), "-2", "edited since the run began"))
     assert start("--keep").code == 0 and text_of(paths) == "2"
     laps.unlink()
     gone = start("--keep")
@@ -296,11 +265,6 @@ def test_recording_it_again_changes_no_run_that_has_begun(
 
 
 FOLDERS = ("replay", "checkpoints", "policies", "episodes", "journals")
-
-
-@pytest.fixture
-def paths(environ: dict[str, str]) -> RunPaths:
-    return RunPaths(Path(environ["SAC_EXP_DIR"]))
 
 
 def fill(paths: RunPaths, *names: str) -> list[Path]:
@@ -311,7 +275,13 @@ def fill(paths: RunPaths, *names: str) -> list[Path]:
     return files
 
 
-def test_without_run_json_a_start_deletes_nothing_and_fresh_moves_all_aside(paths: RunPaths, start: Starter) -> None:
+def test_without_run_json_a_start_deletes_nothing_and_fresh_moves_all_aside(
+    environ: dict[str, str], project: Path, paths: RunPaths, start: Starter
+) -> None:
+    (other,) = fill(paths, "data")
+    paths.replay.mkdir()
+    assert start().code == 0 and other.exists(), "other and empty folders are in nobody's way"
+    shutil.rmtree(paths.exp_dir)
     files = fill(paths, *FOLDERS)
     for options in ([], ["--check"]):
         refused = start(*options)
@@ -329,18 +299,8 @@ def test_without_run_json_a_start_deletes_nothing_and_fresh_moves_all_aside(path
     assert done.code == 0 and f"what was in {paths.exp_dir} is in {aside} now" in done.told, done.told
     assert (aside / "policies/kept.txt").read_text() == "years of work"
     assert paths.run_json.exists() and not paths.policies.exists()
-
-
-def test_other_and_empty_folders_are_in_nobodys_way(paths: RunPaths, start: Starter) -> None:
-    (other,) = fill(paths, "data")
-    paths.replay.mkdir()
-    assert start().code == 0 and other.exists()
-
-
-def test_even_what_comes_after_the_check_is_not_deleted(
-    environ: dict[str, str], project: Path, paths: RunPaths
-) -> None:
-    files = fill(paths, *FOLDERS)
+    shutil.rmtree(paths.exp_dir)
+    files = fill(paths, *FOLDERS)  # After the check of a start.
     write(environ, folder=project)
     assert all(file.exists() for file in files)
 
