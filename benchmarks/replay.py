@@ -104,7 +104,7 @@ def serve(pipe: Pipe, port: int, folder: Path, steps: int, num_workers: int, cpu
     server = reverb.Server(list(all_tables.values()), port)
     connection = Connection(f"localhost:{port}", lambda: False)
     draw = DrawSettings(BATCH, TransitionForm(), _ITERATION, seed=0)
-    blocks, snapshots = all_tables[tables.BLOCKS], SnapshotWriter(ring, None, folder / "checkpoints")
+    blocks, snapshots = all_tables[tables.BLOCKS], SnapshotWriter(ring, folder / "checkpoints")
     pacing = Lockstep(ring, num_workers, straggler_secs=math.inf) if is_lockstep else no_pacing()
     if is_lockstep:
         ring.clear()
@@ -251,9 +251,8 @@ def draws_per_sec(steps: int, rounds: int) -> dict[str, list[float]]:
     With priorities, those of each block are also changed by its TD errors, as the server does.
     """
     from tfagents_system.replay import sampling
-    from tfagents_system.replay.n_step import MiniRaces
-    from tfagents_system.replay.priorities import Priorities, Prioritized
-    from tfagents_system.replay.sampling import DrawSettings, TransitionForm
+    from tfagents_system.replay.priorities import Priorities
+    from tfagents_system.replay.sampling import DrawSettings, MiniRaces, TransitionForm
 
     rng, races = np.random.default_rng(0), MiniRaces(140)
     with tempfile.TemporaryDirectory(dir=os.environ.get("SAC_REPLAY_DIR")) as folder:
@@ -268,8 +267,7 @@ def draws_per_sec(steps: int, rounds: int) -> dict[str, list[float]]:
         found: dict[str, list[float]] = {name: [] for name in forms}
         for _ in range(rounds):
             for name, form in forms.items():
-                prioritized = Prioritized(priorities, 0.6) if form.is_prioritized else None
-                settings = DrawSettings(BATCH, form, _ITERATION, seed=0, prioritized=prioritized)
+                settings = DrawSettings(BATCH, form, _ITERATION, seed=0, priorities=priorities, beta=0.6)
                 started = time.perf_counter()
                 for _ in range(5):
                     arrays = sampling.draw(ring, rng, settings, _ITERATION)

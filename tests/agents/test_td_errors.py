@@ -23,7 +23,7 @@ from tfagents_system.agents.minibatch import TD_ERRORS
 from tfagents_system.agents.networks import best
 from tfagents_system.errors import UserError
 from tfagents_system.replay import sampling
-from tfagents_system.replay.priorities import NO_ROW, Priorities, Prioritized
+from tfagents_system.replay.priorities import NO_ROW, Priorities
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import DrawSettings, TransitionForm
 from tfagents_system.transport.segments import Column, Layout, Segment
@@ -168,7 +168,7 @@ def test_the_learned_value_is_the_mean_with_beta_1(tmp_path: Path, beta: float, 
             )
         )
     priorities = Priorities(ring, 1.0)
-    settings = DrawSettings(32, FORM, 50, 0, prioritized=Prioritized(priorities, beta), whole_bootstrap=True)
+    settings = DrawSettings(32, FORM, 50, 0, priorities=priorities, beta=beta, whole_bootstrap=True)
     agent = choosing(learning_rate={"points": [[0, 1e-2]]})
     update = BlockUpdate(agent, 32, FORM)
     update.tell_errors = lambda rows, errors: priorities.measure(rows.ravel(), errors.ravel())

@@ -1,5 +1,6 @@
 """The replay server stays as long as what a killed supervisor has left still saves."""
 
+import math
 import os
 import subprocess
 import time
@@ -36,32 +37,20 @@ def trainer_says(role, state, pid):
     write_json(role.paths.heartbeat(TRAINER), {"state": state, "pid": pid})
 
 
-def test_a_stop_by_its_supervisor_is_its_end(role, monkeypatch):
-    monkeypatch.setenv(SUPERVISOR_PID_VARIABLE, str(os.getppid()))
+def test_without_a_supervisor_it_stays_until_the_trainer_has_said_that_it_stopped(role, orphaned, monkeypatch):
+    assert not server.stays_for_trainer(role, math.inf), "there never was a trainer"
     trainer_says(role, "saving", os.getpid())
-    ends = server._End(role)
-    assert not ends.has_come()
-    role.stop.set()
-    assert ends.has_come()
-
-
-def test_without_a_supervisor_it_stays_until_the_trainer_has_said_that_it_stopped(role, orphaned):
-    trainer_says(role, "saving", os.getpid())
-    ends = server._End(role)
-    role.stop.set()
-    assert not ends.has_come()
+    assert server.stays_for_trainer(role, math.inf)
+    assert not server.stays_for_trainer(role, time.monotonic() - 0.1), "no longer than a stop may take"
     trainer_says(role, "stopped", os.getpid())
-    assert ends.has_come()
-
-
-def test_it_does_not_stay_for_a_trainer_that_died_or_never_was(role, orphaned):
-    ends = server._End(role)
-    role.stop.set()
-    assert ends.has_come()
+    assert not server.stays_for_trainer(role, math.inf)
     with subprocess.Popen(["true"]) as process:
         pass
     trainer_says(role, "saving", process.pid)
-    assert ends.has_come()
+    assert not server.stays_for_trainer(role, math.inf), "it died"
+    trainer_says(role, "saving", os.getpid())
+    monkeypatch.setenv(SUPERVISOR_PID_VARIABLE, str(os.getppid()))
+    assert not server.stays_for_trainer(role, math.inf), "its supervisor stops it last"
 
 
 def test_its_start_says_what_it_is_at_and_the_others_wait_as_long(role, monkeypatch):
@@ -99,17 +88,3 @@ def test_its_start_says_what_it_is_at_and_the_others_wait_as_long(role, monkeypa
     with pytest.raises(ServerUnreachableError):
         Role.wait_until_up(waiting, Unreachable(), 600.0)
     assert waits == [600.0] * 3, "the server has said nothing for longer than that"
-
-
-def test_nor_longer_than_a_stop_may_take(role, orphaned, monkeypatch):
-    role.variables = variables_with(save_deadline_secs=20.0)
-    clock = [100.0]
-    monkeypatch.setattr(server.time, "monotonic", lambda: clock[0])
-    trainer_says(role, "saving", os.getpid())
-    ends = server._End(role)
-    role.stop.set()
-    assert not ends.has_come()
-    clock[0] += 4.9
-    assert not ends.has_come()
-    clock[0] += 0.2
-    assert ends.has_come()

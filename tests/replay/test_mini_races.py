@@ -8,9 +8,15 @@ import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.checks.schedules import Schedule
-from tfagents_system.replay.n_step import MiniRaces, draw_times, experience, mini_race
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import DrawSettings, TransitionForm
+from tfagents_system.replay.sampling import (
+    DrawSettings,
+    MiniRaces,
+    TransitionForm,
+    draw_times,
+    experience,
+    mini_race,
+)
 from tfagents_system.transport.segments import Layout
 
 GAMMA, T = 0.5, 140
@@ -28,20 +34,15 @@ def columns(*rows):
     return [np.array([value], np.float32) for value in rows]
 
 
-def found(rewards=(1, 2, 4), discounts=(1, 1, 1), steps_left=3, gamma=GAMMA, explored=None, potentials=None):
+def found(rewards=(1, 2, 4), discounts=(1, 1, 1), steps_left=3, explored=None):
     told = None if explored is None else [np.array([each], np.uint8) for each in explored]
-    result = experience(columns(*rewards), columns(*discounts), np.array([steps_left]), gamma, told)
-    if potentials is None:
-        return result
-    before, behind = columns(*potentials)
-    return dataclasses.replace(result, potential=before, next_potential=behind)
+    return experience(columns(*rewards), columns(*discounts), np.array([steps_left]), GAMMA, told)
 
 
 def raced(t, **options):
     """Reward and g of a mini-race at t."""
-    of = found(**options)
-    reward, discount = mini_race(of, np.array([t]), T)
-    return float(reward[0]), float(of.gamma * discount[0])
+    reward, discount = mini_race(found(**options), np.array([t]), T)
+    return float(reward[0]), float(GAMMA * discount[0])
 
 
 def test_rewards_and_gammas_of_three_steps():
@@ -65,8 +66,8 @@ def test_rewards_and_gammas_of_three_steps():
 )
 def test_a_transition_ends_before_the_next_action_that_explored(explored, steps_left, steps, reward, g):
     of = found(explored=explored, steps_left=steps_left)
-    rewards, discounts = of.transition()
-    assert (of.n_steps.tolist(), rewards.tolist(), (GAMMA * discounts).tolist()) == ([steps], [reward], [g])
+    reached = of.n_steps.tolist(), of.rewards[-1].tolist(), (GAMMA * of.discounts[-1]).tolist()
+    assert reached == ([steps], [reward], [g])
 
 
 def test_the_environments_discounts_are_in_both():
@@ -102,19 +103,6 @@ def test_the_end_of_a_mini_race(t, reward, g):
 def test_a_finish_within_n_steps(discounts, t, reward, g):
     steps_left = 1 + int(np.argmin([*discounts[:-1], 0]))
     assert raced(t, discounts=discounts, steps_left=steps_left) == (reward, g)
-
-
-@pytest.mark.parametrize(
-    ("t", "reward"),
-    [
-        (0, 3.0 + 0.125 * 16.0 - 7.0),
-        (138, 2.0 - 7.0),  # Phi is 0 behind the end.
-    ],
-)
-def test_rewards_are_shaped(t, reward):
-    assert raced(t, potentials=(7, 16))[0] == reward
-    rewards, _ = found(potentials=(7, 16)).transition()
-    assert rewards.tolist() == [-2.0]
 
 
 def test_the_distribution_of_times():
@@ -180,8 +168,8 @@ def test_a_scheduled_discount_is_that_of_the_iteration(tmp_path):
     """The whole factor of the next value, and of the rewards between."""
     ring = full_ring(tmp_path)
     form = TransitionForm(2)
-    gamma = Schedule.of({"points": [[0, 0.5], [100, 0.9]], "by": "env_steps"})
-    settings = DrawSettings(64, form, 9, 0, discount=0.5, gamma=gamma, whole_bootstrap=True)
+    follow = Schedule.of({"points": [[0, 0.5], [100, 0.9]], "by": "env_steps"})
+    settings = DrawSettings(64, form, 9, 0, discount=0.5, schedules={"discount": follow}, whole_bootstrap=True)
     for env_steps, discount in ((0, 0.5), (50, 0.7), (900, 0.9)):
         batch = form.draw(ring, np.random.default_rng(3), settings.at(env_steps, 7, 1), 10)
         ids, following = (leaf.reshape(-1, 3) for leaf in (batch.observation[0], batch.next_observation[0]))

@@ -110,7 +110,7 @@ def test_offline_updates_are_of_prior_data_alone_and_wait_for_nobody(tmp_path: P
 def test_offline_updates_of_a_later_agent_have_the_discount_of_its_first_step(tmp_path: Path) -> None:
     """It rises from 0.3 to 0.5 within 100 steps, and a transition of two steps has its square."""
     discount = Schedule.of({"points": [[0, 0.3], [100, 0.5]], "by": "env_steps"})
-    draw = dataclasses.replace(DRAW, form=TransitionForm(2), gamma=discount, whole_bootstrap=True)
+    draw = dataclasses.replace(DRAW, form=TransitionForm(2), schedules={"discount": discount}, whole_bootstrap=True)
     for steps, expected, other in ((0, 0.09, 0.16), (50, 0.16, 0.09)):
         server = Server(tmp_path / f"ring {steps}", free_port())
         try:

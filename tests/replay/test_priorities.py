@@ -13,10 +13,9 @@ import pytest
 from tests.support.segments_for_tests import LAYOUT, append_more, filled_ring, numbered_segment
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay import sampling
-from tfagents_system.replay.n_step import MiniRaces
-from tfagents_system.replay.priorities import EPSILON, GROUP, NO_ROW, Priorities, Prioritized, SumTree, discard
+from tfagents_system.replay.priorities import EPSILON, GROUP, NO_ROW, Priorities, SumTree, discard
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import DrawSettings, PriorData, TransitionForm
+from tfagents_system.replay.sampling import DrawSettings, MiniRaces, PriorData, TransitionForm
 from tfagents_system.run_files.kept_checkpoints import PRIORITIES
 
 B, STEPS = 32, 5
@@ -25,18 +24,18 @@ FORM = TransitionForm(is_prioritized=True)
 
 def prioritized(ring: Ring, exponent: float = 1.0, beta: float = 1.0, **others: Any) -> DrawSettings:
     given = {"form": FORM, "batch_size": B, "max_block_minibatches": 8, "seed": 3, **others}
-    return DrawSettings(prioritized=Prioritized(Priorities(ring, exponent), beta), **given)
+    return DrawSettings(priorities=Priorities(ring, exponent), beta=beta, **given)
 
 
 def priorities_of(settings: DrawSettings) -> Priorities:
-    assert settings.prioritized is not None and settings.prioritized.priorities is not None
-    return settings.prioritized.priorities
+    assert settings.priorities is not None
+    return settings.priorities
 
 
 def drawn(ring: Ring, settings: DrawSettings, count: int = 60, **options: bool) -> dict[str, np.ndarray]:
     """Arrays by name, `[K * B, ...]`; those of the last part, where there are two."""
     arrays = sampling.draw(ring, np.random.default_rng(1), settings, count, **options)
-    names = [each.name for each in settings.form.arrays(has_returns=False)]
+    names = list(settings.form.arrays(has_returns=False))
     names.insert(1, "image")
     names.insert(names.index("next_observation") + 1, "next image")
     return dict(zip(names, (array.reshape(-1, *array.shape[2:]) for array in arrays[-len(names) :]), strict=True))
@@ -69,7 +68,7 @@ def test_steps_are_drawn_by_their_errors_and_weights_make_up_for_it(tmp_path: Pa
     raw = 1 / (number * roots / total)
     largest = raw.reshape(400, B).max(axis=1)
     np.testing.assert_allclose(samples["weight"].reshape(400, B), raw.reshape(400, B) / largest[:, None], rtol=1e-5)
-    half = drawn(ring, dataclasses.replace(settings, prioritized=Prioritized(priorities_of(settings), 0.5)))
+    half = drawn(ring, dataclasses.replace(settings, beta=0.5))
     assert sorted(set(np.round(half["weight"], 5))) == pytest.approx([0.5, np.sqrt(0.5), 1], abs=1e-5)
     np.testing.assert_array_equal(drawn(ring, settings)["row"], half["row"])
 
@@ -144,9 +143,8 @@ def test_prior_data_have_no_priorities_and_share_the_scale_of_weights(tmp_path: 
 def test_beta_may_be_a_schedule(tmp_path: Path) -> None:
     settings = prioritized(filled_ring(tmp_path / "ring"))
     schedule = Schedule.of({"points": [[0, 0.4], [100, 1.0]], "by": "train_steps"})
-    settings = dataclasses.replace(settings, beta=schedule)
-    at = settings.at(0, 50, 0).prioritized
-    assert at is not None and at.beta == pytest.approx(0.7)
+    settings = dataclasses.replace(settings, schedules={"beta": schedule})
+    assert settings.at(0, 50, 0).beta == pytest.approx(0.7)
 
 
 def test_priorities_survive_a_killed_process_and_go_back_with_a_snapshot(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from tests.support.segments_for_tests import append_more, content
 from tests.support.waiting import until
 from tfagents_system.errors import UserError
 from tfagents_system.replay import recovery
-from tfagents_system.replay.recovery import RingCopy
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files import kept_checkpoints
 
@@ -246,8 +245,8 @@ def test_scratch_that_was_cleared_is_filled_from_the_run_directory_exactly(tmp_p
 
 def test_a_checkpoint_copies_what_is_new_and_no_more(tmp_path, monkeypatch):
     written = []
-    update = RingCopy.update
-    monkeypatch.setattr(RingCopy, "update", lambda self, snapshot: written.append(update(self, snapshot)))
+    write = Ring.make_durable
+    monkeypatch.setattr(Ring, "make_durable", lambda self, snapshot: written.append(write(self, snapshot)))
     run = RunFolders(tmp_path / "run", tmp_path / "scratch")
     row_bytes = sum(column.step_bytes for column in run.ring.files.columns)
     append_more(run.ring, 13)
@@ -382,7 +381,7 @@ def test_a_snapshot_is_of_the_moment_that_it_was_asked_for(tmp_path):
 def test_rows_that_are_overwritten_while_they_are_written_make_no_snapshot(tmp_path, monkeypatch):
     run = RunFolders(tmp_path / "run")
     append_more(run.ring, 12)
-    monkeypatch.setattr(run.ring, "make_durable", lambda: append_more(run.ring, 5))
+    monkeypatch.setattr(run.ring, "make_durable", lambda snapshot: append_more(run.ring, 5))
     partial = kept_checkpoints.begin(run.checkpoints, 10)
     assert run.snapshots.take("checkpoint_0000000010")
     run.snapshots.close(10.0)

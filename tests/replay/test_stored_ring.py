@@ -160,7 +160,7 @@ def test_the_server_fills_the_ring_with_what_run_json_says(tmp_path: Path) -> No
     for take, steps in (("agent", 0), ("replay", 10)):
         taken = dataclasses.replace(of(source), take=take)
         paths.run_json.write_text(json.dumps({"from": dataclasses.asdict(taken)}))
-        assert server._open_ring(role, LAYOUT, LongWork("ring"))[0].ring_steps == steps
+        assert server._open_ring(role, LAYOUT, LongWork("ring")).ring_steps == steps
 
 
 def test_damaged_segments_are_left_out(tmp_path: Path) -> None:

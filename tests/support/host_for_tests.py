@@ -30,7 +30,7 @@ def main() -> None:
     server = loopback.start_confined(lambda: make_server(list(all_tables.values()), port), port)
     connection = Connection(f"localhost:{port}", lambda: False)
     ring = Ring.open(paths.replay, LAYOUT, 100_000)
-    snapshots = SnapshotWriter(ring, None, paths.trainer_checkpoints)
+    snapshots = SnapshotWriter(ring, paths.trainer_checkpoints)
     draw, pacing = DrawSettings(8, TransitionForm(), 10, 0), Lockstep(ring, 1, 120.0)
     service = ReplayService(ring, connection, all_tables[tables.BLOCKS], 40, draw, pacing, snapshots)
     print(json.dumps({"pid": os.getpid()}), flush=True)

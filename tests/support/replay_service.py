@@ -11,7 +11,7 @@ import numpy as np
 from tests.support.reverb_for_tests import make_server
 from tests.support.segments_for_tests import LAYOUT
 from tfagents_system.replay.pacing import Lockstep, WorkerOrder
-from tfagents_system.replay.priorities import Priorities, Prioritized
+from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import SnapshotWriter
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import DrawSettings, TransitionForm
@@ -29,11 +29,11 @@ class Server:
         self.ring = Ring.open(folder, LAYOUT, 1000)
         self.checkpoints = folder.parent / "checkpoints"
         priorities = None if priority_exponent is None else Priorities(self.ring, priority_exponent)
-        self.snapshots = SnapshotWriter(self.ring, None, self.checkpoints, priorities=priorities)
+        self.snapshots = SnapshotWriter(self.ring, self.checkpoints, priorities)
         draw = DRAW
         if priorities is not None:
             form = TransitionForm(is_prioritized=True)
-            draw = dataclasses.replace(DRAW, form=form, prioritized=Prioritized(priorities))
+            draw = dataclasses.replace(DRAW, form=form, priorities=priorities)
         all_tables = tables.make_tables(num_workers)
         self.reverb = make_server(list(all_tables.values()), port=port)
         self.connection = Connection(f"localhost:{port}", lambda: False)

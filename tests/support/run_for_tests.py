@@ -31,7 +31,7 @@ class RunFolders:
     ) -> None:
         paths = RunPaths(exp_dir)
         self.checkpoints = paths.trainer_checkpoints
-        self.ring, self.copy = open_ring(
+        self.ring = open_ring(
             scratch or paths.replay,
             paths,
             layout,
@@ -40,7 +40,7 @@ class RunFolders:
             from_checkpoint=from_checkpoint,
         )
         self.priorities = None if priority_exponent is None else Priorities(self.ring, priority_exponent)
-        self.snapshots = SnapshotWriter(self.ring, self.copy, self.checkpoints, priorities=self.priorities)
+        self.snapshots = SnapshotWriter(self.ring, self.checkpoints, self.priorities)
 
     def checkpoint(self, train_step: int, *, with_replay: bool = True) -> kept_checkpoints.Checkpoint:
         partial = kept_checkpoints.begin(self.checkpoints, train_step)

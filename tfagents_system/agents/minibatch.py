@@ -143,8 +143,8 @@ class MinibatchArrays:
             observation_spec = without_horizon_time(observation_spec)
         nests = {"observation": observation_spec, "action": agent.action_spec}
         self._of_one_step: dict[str, Any] = {
-            array.name: nests.get(array.kind) or tf.TensorSpec((), array.kind)
-            for array in form.arrays(has_returns=self.reward_scale is not None)
+            name: nests.get(kind) or tf.TensorSpec((), kind)
+            for name, kind in form.arrays(has_returns=self.reward_scale is not None).items()
         }
         outer = (batch_size,) if form.sequence_length is None else (batch_size, form.sequence_length + 1)
         leaves = tf.nest.flatten(tuple(self._of_one_step.values()))

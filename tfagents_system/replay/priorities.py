@@ -7,7 +7,6 @@ an int64: up to which row it is known, since rows that came later have not been 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
@@ -92,19 +91,6 @@ class Priorities:
         for part in row_ranges(max(known, oldest), end, ring.num_rows):
             self._tree.renew(part, ring.is_training_start(part))
         self._oldest, self._known_rows[0] = oldest, end  # Last: a process that dies before this does it again.
-
-
-@dataclasses.dataclass(frozen=True)
-class Prioritized:
-    """How a form draws by priorities.
-
-    Attributes:
-      priorities: None: all steps are alike here, and none has a priority.
-      beta: Exponent of the importance weights (N P(i))^-beta.
-    """
-
-    priorities: Priorities | None
-    beta: float = 1.0
 
 
 def discard(folder: Path) -> None:

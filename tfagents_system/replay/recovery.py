@@ -31,9 +31,10 @@ from tfagents_system.replay.ring_files import (
     DESCRIPTION,
     DamagedHeaderError,
     RingFiles,
+    covered_rows,
     empty_header,
+    header_bytes,
     parse_header,
-    row_ranges,
 )
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import kept_checkpoints
@@ -45,89 +46,6 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ORIGIN = "origin.json"
 _LOOK_SECS, _LOOK_WHILE_FULL_SECS = 2.0, 0.2
 _WANTED_SHARE = 0.4  # Of the slack: the older of two kept checkpoints is then 0.8 of it behind, at most.
-
-
-class RingCopy:
-    """The copy of a ring in the run directory; takes what is new in the ring.
-
-    Args:
-      ring: The ring on scratch.
-      folder: Of the copy; made where it does not exist.
-
-    Raises:
-      UserError: The folder is too small, can't be written, or holds a ring of another kind.
-    """
-
-    def __init__(self, ring: Ring, folder: Path) -> None:
-        self._ring = ring
-        self._files = RingFiles.prepare(folder, ring.layout, ring.capacity_rows, ring.files.slack_rows)
-        _mend_header(self._files)
-
-    def restore(self, snapshot: bytes | None) -> bytes:
-        """Writes the rows that a snapshot covers into the ring, at their places; it is to be rolled back to it then.
-
-        Args:
-          snapshot: None is that of the last copy.
-
-        Returns:
-          The snapshot.
-
-        Raises:
-          DamagedHeaderError: It is damaged.
-        """
-        if snapshot is None:
-            newest = self._files.newest_header()
-            snapshot = b"" if newest is None else newest.tobytes()
-        first, last = _covered(snapshot)
-        with self._ring.lock:
-            for column, rows in zip(self._files.columns, self._ring.columns, strict=True):
-                copied = self._files.map(column)
-                for part in row_ranges(first, last, self._files.num_rows):
-                    rows[part] = copied[part]
-        self._ring.copied_rows = last
-        return snapshot
-
-    def begin_after(self, snapshot: bytes) -> None:
-        """Says that the copy has what this snapshot covers: it was written to a checkpoint, after the rows."""
-        _, self._ring.copied_rows = _covered(snapshot)
-
-    def update(self, snapshot: bytes) -> int:
-        """Makes durable what a snapshot covers: writes the rows that are new since the last time, and flushes them.
-
-        It may run beside appends. Rows that were overwritten meanwhile are found by `Ring.check_covered`.
-
-        Returns:
-          Bytes of rows written.
-
-        Raises:
-          OSError: They can't be written.
-        """
-        oldest, last = _covered(snapshot)
-        first = max(oldest, min(self._ring.copied_rows, last))
-        written = 0
-        for column, rows in zip(self._files.columns, self._ring.columns, strict=True):
-            with self._files.column(column).open("r+b") as file:
-                for part in row_ranges(first, last, self._files.num_rows):
-                    file.seek(part.start * column.step_bytes)
-                    written += file.write(rows[part].data)
-                file.flush()
-                os.fdatasync(file.fileno())
-        self._files.write_header(parse_header(snapshot))
-        self._ring.copied_rows = last
-        return written
-
-
-def _covered(snapshot: bytes) -> tuple[int, int]:
-    """Numbers of the first row of a snapshot, and of the one after its last."""
-    header = parse_header(snapshot)
-    return int(header["total_rows"] - header["filled_rows"]), int(header["total_rows"])
-
-
-def _mend_header(files: RingFiles) -> None:
-    """Makes an empty header if there is no whole one."""
-    with files.usable():
-        if files.newest_header() is None:
-            files.write_header(empty_header())
 
 
 # Opening.
@@ -142,7 +60,7 @@ def open_ring(
     *,
     from_checkpoint: bool = False,
     work: LongWork | None = None,
-) -> tuple[Ring, RingCopy | None]:
+) -> Ring:
     """Opens a run's ring, with its copy where it has one.
 
     Args:
@@ -165,31 +83,35 @@ def open_ring(
     has_copy = is_copied and (paths.replay / DESCRIPTION).exists()
     files = RingFiles.prepare(folder, layout, capacity_rows, slack_rows)
     with files.usable():
-        recovers = from_checkpoint or not is_as_it_was or files.newest_header() is None
-    if recovers:
-        with contextlib.suppress(OSError):  # A file that can't be written is reported when it is written.
-            origin.unlink()  # Killed before it is done, it recovers again.
-        _mend_header(files)
-    ring = Ring(files)
-    copy = RingCopy(ring, paths.replay) if is_copied else None
+        is_damaged = files.newest_header() is None
+        recovers = from_checkpoint or is_damaged or not is_as_it_was
+        if recovers:
+            with contextlib.suppress(OSError):  # A file that can't be written is reported when it is written.
+                origin.unlink()  # Killed before it is done, it recovers again.
+        if is_damaged:
+            files.write_header(empty_header())
+    ring = Ring(files, RingFiles.prepare(paths.replay, layout, capacity_rows, files.slack_rows) if is_copied else None)
     if recovers:
         if has_copy:
             ring.clear()  # The copy is gone back to, not what is still on scratch.
         if work is not None:
             work.doing = "what a checkpoint has"
-        _recover(ring, copy if has_copy else None, _newest_checkpoint(paths))
-    elif copy is not None and (snapshot := _snapshot_of(_newest_checkpoint(paths))) is not None:
+        _recover(ring, has_copy, _newest_checkpoint(paths))
+    elif is_copied and (snapshot := _snapshot_of(_newest_checkpoint(paths))) is not None:
         with contextlib.suppress(DamagedHeaderError):  # Else the next checkpoint copies the whole ring.
-            copy.begin_after(snapshot)
-    _write_origin(folder, origin)
+            _, ring.copied_rows = covered_rows(parse_header(snapshot))
+    try:
+        write_json(origin, _origin_of(folder))
+    except OSError as error:
+        raise UserError(f"{origin} can't be written ({error.strerror}): free space, or make it writable") from None
     logging.info(
         "ring: %d of %d rows filled, %d env steps so far, opened in %.1f s",
         *(ring.filled_rows, ring.capacity_rows, ring.env_steps, time.monotonic() - began),
     )
-    return ring, copy
+    return ring
 
 
-def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -> None:
+def _recover(ring: Ring, has_copy: bool, checkpoint: Checkpoint | None) -> None:
     """Goes back to a checkpoint, and checks every segment of it; without its header, goes on with all that is whole."""
     discard(ring.folder)
     if checkpoint is None:
@@ -203,8 +125,12 @@ def _recover(ring: Ring, copy: RingCopy | None, checkpoint: Checkpoint | None) -
         return
     try:
         snapshot = _snapshot_of(checkpoint)
-        if copy is not None:
-            snapshot = copy.restore(snapshot)
+        if has_copy and ring.copy is not None:
+            header = ring.copy.newest_header() if snapshot is None else parse_header(snapshot)
+            if header is None:
+                raise DamagedHeaderError("that of its copy is damaged")
+            ring.read_copy(header)
+            snapshot = header_bytes(header).tobytes()
         if snapshot is None:
             logging.warning("%s has no part of the replay server: going on with all that is whole", checkpoint.name)
         else:
@@ -270,13 +196,6 @@ def _origin_of(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _write_origin(folder: Path, origin: Path) -> None:
-    try:
-        write_json(origin, _origin_of(folder))
-    except OSError as error:
-        raise UserError(f"{origin} can't be written ({error.strerror}): free space, or make it writable") from None
-
-
 # Saving.
 
 
@@ -285,7 +204,6 @@ class SnapshotWriter:
 
     Args:
       ring: The ring.
-      copy: Its copy in the run directory, if the ring is elsewhere.
       checkpoints: The run directory's checkpoints.
       priorities: Of the ring's rows, which change: checkpoints have a copy.
 
@@ -294,15 +212,8 @@ class SnapshotWriter:
       error: Why the last one could not be written, None if it was.
     """
 
-    def __init__(
-        self,
-        ring: Ring,
-        copy: RingCopy | None,
-        checkpoints: Path,
-        priorities: Priorities | None = None,
-    ) -> None:
+    def __init__(self, ring: Ring, checkpoints: Path, priorities: Priorities | None = None) -> None:
         self._ring = ring
-        self._copy = copy
         self._checkpoints = checkpoints
         self._priorities = priorities
         self._requests: queue.Queue[tuple[str, bytes, bytes | None, bool] | None] = queue.Queue()
@@ -397,11 +308,7 @@ class SnapshotWriter:
             name, snapshot, priorities, is_far = request
             began = time.monotonic()
             try:
-                num_bytes = 0
-                if self._copy is None:
-                    self._ring.make_durable()
-                else:
-                    num_bytes = self._copy.update(snapshot)
+                num_bytes = self._ring.make_durable(snapshot)
                 self._ring.check_covered(snapshot)  # Nothing of it may have been overwritten meanwhile.
                 if priorities is not None:
                     self._write(name, PRIORITIES, priorities)
@@ -448,5 +355,5 @@ class SnapshotWriter:
         with contextlib.suppress(OSError):
             for path in self._checkpoints.glob(f"checkpoint_*/{REPLAY}"):
                 with contextlib.suppress(OSError, DamagedHeaderError):
-                    kept[path] = self._kept[path] if path in self._kept else _covered(path.read_bytes())[1]
+                    kept[path] = self._kept.get(path) or int(parse_header(path.read_bytes())["total_rows"])
         self._kept = kept

@@ -19,6 +19,7 @@ last row shows whether the segment is what was stored (`Ring.verify`).
 
 from __future__ import annotations
 
+import os
 import threading
 import zlib
 from collections.abc import Sequence
@@ -30,10 +31,12 @@ import numpy as np
 from tfagents_system.errors import UserError
 from tfagents_system.replay.ring_files import (
     COUNTED_ITERATIONS,
+    HEADER,
     INIT_ITERATION,
     MAX_WORKERS,
     WORKER,
     RingFiles,
+    covered_rows,
     empty_header,
     header_bytes,
     parse_header,
@@ -188,6 +191,8 @@ class Ring(RingRows):
 
     Args:
       files: They are prepared.
+      copy: Files of the same kind, which get what is new with each `make_durable`: of a ring that is on a node's own
+        disk, in the run directory.
 
     Attributes:
       max_segment_rows: Rows of a segment, at most.
@@ -196,7 +201,7 @@ class Ring(RingRows):
       held_out_steps: Those of them that are never trained on.
       repeated_steps: Transitions that it holds now and that samples start at in another segment alone.
       episodes: Which rows are of one episode; made by who asks for it first (replay/hindsight.py).
-      copied_rows: Rows with smaller numbers are in its `RingCopy`, if the ring still holds them.
+      copied_rows: Rows with smaller numbers are in the copy, if the ring still holds them.
       counts_init_steps: The first random experience is counted in steps, not in episodes; the same in all of a run.
 
     Raises:
@@ -211,16 +216,17 @@ class Ring(RingRows):
     segments = _Counter("segments")  # Segments stored since the run began.
     run = _Counter("run")  # For which run it counts: 1, or the mark of `begin_run`.
 
-    def __init__(self, files: RingFiles) -> None:
+    def __init__(self, files: RingFiles, copy: RingFiles | None = None) -> None:
         with files.usable():
             super().__init__(files)
-            header, self._slots = files.newest_header(), files.map_header_slots()
+            header = files.newest_header()
+            self._slots = np.asarray(np.memmap(files.header, HEADER, "r+", shape=(2,)))  # They are the file.
         if header is None:
             raise UserError(f"{files.header} is damaged: restore it, or start a new run (SAC_EXP_NAME)")
         self._header = header
         self.max_segment_rows = min(files.capacity_rows, files.slack_rows)
         self.lock = threading.RLock()
-        self.copied_rows = 0
+        self.copy, self.copied_rows = copy, 0
         self._recount()
 
     @classmethod
@@ -432,13 +438,45 @@ class Ring(RingRows):
             )
         return header
 
-    def make_durable(self) -> None:
-        """Writes everything to disk: after this, a power cut loses nothing that a snapshot from before covers.
+    def make_durable(self, snapshot: bytes | None = None) -> int:
+        """Writes to disk what a snapshot covers, by default that of now: after this, a power cut loses nothing of it.
+
+        It may run beside appends. A ring with a copy writes it there: the rows that are new since the last time, and
+        the header. Rows that were overwritten meanwhile are found by `check_covered`.
+
+        Returns:
+          Bytes of rows that were copied.
 
         Raises:
-          OSError: It can't be written.
+          OSError: They can't be written.
         """
-        self.files.make_durable()
+        if self.copy is None:
+            self.files.make_durable()
+            return 0
+        header = parse_header(snapshot or self.snapshot())
+        oldest, last = covered_rows(header)
+        first, copied_bytes = max(oldest, min(self.copied_rows, last)), 0
+        for column, rows in zip(self.copy.columns, self.columns, strict=True):
+            with self.copy.column(column).open("r+b") as file:
+                for part in row_ranges(first, last, self.num_rows):
+                    file.seek(part.start * column.step_bytes)
+                    copied_bytes += file.write(rows[part].data)
+                file.flush()
+                os.fdatasync(file.fileno())
+        self.copy.write_header(header)
+        self.copied_rows = last
+        return copied_bytes
+
+    def read_copy(self, header: np.ndarray) -> None:
+        """Writes the rows that a header covers from the copy to their places; the ring is to be rolled back to it."""
+        assert self.copy is not None
+        first, last = covered_rows(header)
+        with self.lock:
+            for column, rows in zip(self.copy.columns, self.columns, strict=True):
+                copied = self.copy.map(column)
+                for part in row_ranges(first, last, self.num_rows):
+                    rows[part] = copied[part]
+        self.copied_rows = last
 
     def verify(self) -> int:
         """Compares every segment with its checksum; in damaged ones no transition starts any more.

@@ -105,6 +105,11 @@ def parse_header(data: bytes) -> np.ndarray:
     return header
 
 
+def covered_rows(header: np.ndarray) -> tuple[int, int]:
+    """Numbers of the oldest row that a header covers, and of the one after the newest."""
+    return int(header["total_rows"] - header["filled_rows"]), int(header["total_rows"])
+
+
 # Sizes.
 
 
@@ -239,10 +244,6 @@ class RingFiles:
         mapped = np.memmap(self.column(column), np.dtype(column.dtype), mode, shape=(self.num_rows, *column.shape))
         # Not the memmap itself: every slice of it would be one, which costs more than the slice.
         return np.asarray(mapped)
-
-    def map_header_slots(self) -> np.ndarray:
-        """The two header slots, which are the file."""
-        return np.asarray(np.memmap(self.header, HEADER, "r+", shape=(2,)))
 
     def newest_header(self) -> np.ndarray | None:
         """A copy of the newest whole header, None if there is none."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from tfagents_system.checks.schedules import Schedule
 from tfagents_system.envs.gym_driver import GoalFunctions
 from tfagents_system.hyperparameters import RACE_END_STEPS, FrameStack
 from tfagents_system.replay.hindsight import Hindsight, Relabelled
-from tfagents_system.replay.n_step import Experience, MiniRaces, draw_times, experience, mini_race
-from tfagents_system.replay.priorities import NO_ROW, Prioritized
+from tfagents_system.replay.priorities import NO_ROW, Priorities
 from tfagents_system.replay.ring import STEP_FIRST, Ring, is_held_out, is_repeated, kind_of_step
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
@@ -34,31 +33,20 @@ _DRAW_STREAM, _HELD_OUT_STREAM, _OFFLINE_STREAM = 1, 2, 3
 
 # Samples.
 
-# Metadata of the fields of `Samples`: what a sample has there. A list of arrays is a nest's leaves.
-OBSERVATION: Mapping[str, str] = {"kind": "observation"}
-ACTION: Mapping[str, str] = {"kind": "action"}
-FLOAT32: Mapping[str, str] = {"kind": "float32"}
-INT32: Mapping[str, str] = {"kind": "int32"}
-INT64: Mapping[str, str] = {"kind": "int64"}
-
-
-@dataclasses.dataclass(frozen=True)
-class SampleArray:
-    """An entry of a block.
-
-    Attributes:
-      name: Such as `next_observation`.
-      kind: `observation` or `action`, which have the arrays of such a nest's leaves, or the dtype of a number.
-    """
-
-    name: str
-    kind: str
+# The kinds of the arrays of samples that are not float32: those of a nest's leaves, and other numbers.
+_KINDS = {
+    "observation": "observation",
+    "next_observation": "observation",
+    "action": "action",
+    "step_type": "int32",
+    "row": "int64",
+}
 
 
 class Samples:
     """K minibatches of B samples. A subclass is a dataclass, and its fields are a block's arrays, in their order.
 
-    A field with the default None is in some runs only.
+    A list of arrays is a nest's leaves. A field with the default None is in some runs only.
     """
 
     def to_arrays(self) -> list[np.ndarray]:
@@ -69,15 +57,6 @@ class Samples:
             if value is not None:
                 arrays += value if isinstance(value, list) else [value]
         return arrays
-
-    @classmethod
-    def described(cls, optional: Collection[str]) -> tuple[SampleArray, ...]:
-        """Its fields: all that are always there, and those of the optional ones."""
-        return tuple(
-            SampleArray(field.name, field.metadata["kind"])
-            for field in dataclasses.fields(cls)  # type: ignore[arg-type]
-            if field.default is dataclasses.MISSING or field.name in optional
-        )
 
 
 @dataclasses.dataclass
@@ -97,16 +76,16 @@ class Transitions(Samples):
       row: `[K, B]` int64, likewise: the number of the row whose priority its TD error becomes; -1: of none.
     """
 
-    observation: list[np.ndarray] = dataclasses.field(metadata=OBSERVATION)
-    action: list[np.ndarray] = dataclasses.field(metadata=ACTION)
-    reward: np.ndarray = dataclasses.field(metadata=FLOAT32)
-    discount: np.ndarray = dataclasses.field(metadata=FLOAT32)
-    next_observation: list[np.ndarray] = dataclasses.field(metadata=OBSERVATION)
-    returns: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
-    horizon_time: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
-    next_horizon_time: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
-    weight: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
-    row: np.ndarray | None = dataclasses.field(default=None, metadata=INT64)
+    observation: list[np.ndarray]
+    action: list[np.ndarray]
+    reward: np.ndarray
+    discount: np.ndarray
+    next_observation: list[np.ndarray]
+    returns: np.ndarray | None = None
+    horizon_time: np.ndarray | None = None
+    next_horizon_time: np.ndarray | None = None
+    weight: np.ndarray | None = None
+    row: np.ndarray | None = None
 
 
 @dataclasses.dataclass
@@ -126,13 +105,13 @@ class Sequences(Samples):
       returns: `[K, B, L + 1]` float32, see Transitions.
     """
 
-    step_type: np.ndarray = dataclasses.field(metadata=INT32)
-    observation: list[np.ndarray] = dataclasses.field(metadata=OBSERVATION)
-    action: list[np.ndarray] = dataclasses.field(metadata=ACTION)
-    reward: np.ndarray = dataclasses.field(metadata=FLOAT32)
-    discount: np.ndarray = dataclasses.field(metadata=FLOAT32)
-    weight: np.ndarray = dataclasses.field(metadata=FLOAT32)
-    returns: np.ndarray | None = dataclasses.field(default=None, metadata=FLOAT32)
+    step_type: np.ndarray
+    observation: list[np.ndarray]
+    action: list[np.ndarray]
+    reward: np.ndarray
+    discount: np.ndarray
+    weight: np.ndarray
+    returns: np.ndarray | None = None
 
 
 # Draws.
@@ -163,15 +142,14 @@ class DrawSettings:
       max_block_minibatches: Minibatches of one block, at most.
       seed: Of the run.
       discount: gamma, for samples of several steps.
-      gamma: What `discount` follows, see `at`; None: nothing.
       held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
       frame_stack: How many frames of which leaves are stacked.
       whole_bootstrap: `discount` of transitions has gamma^m in it: the whole factor of the next value.
       prior: Where a part of each minibatch is drawn from; None: all of it is from the run's own ring.
       goals: The environment's functions of goals, where the form has hindsight.
-      goals_at: What `goals` follow: those of an iteration; None: nothing.
-      prioritized: How a form with `is_prioritized` draws; None: it is none.
-      beta: What `prioritized.beta` follows, see `at`; None: nothing.
+      priorities: Of the ring's steps, for a form with `is_prioritized`; None: all are alike, and none has a priority.
+      beta: Exponent of the importance weights (N P(i))^-beta.
+      schedules, goals_at: What `discount` and `beta`, and `goals`, follow; see `at`.
     """
 
     batch_size: int
@@ -179,30 +157,25 @@ class DrawSettings:
     max_block_minibatches: int
     seed: int
     discount: float = 1.0
-    gamma: Schedule | None = None
     held_out_minibatches: int = 0
     frame_stack: FrameStack = 1
     whole_bootstrap: bool = False
     prior: PriorData | None = None
     goals: GoalFunctions | None = None
+    priorities: Priorities | None = None
+    beta: float = 1.0
+    schedules: Mapping[str, Schedule] = dataclasses.field(default_factory=dict)
     goals_at: Callable[[int], GoalFunctions] | None = None
-    prioritized: Prioritized | None = None
-    beta: Schedule | None = None
 
     def at(self, env_steps: int, train_steps: int, iteration: int) -> DrawSettings:
         """Those of an iteration; arguments as of `Schedule.value`, where its draws begin (of OFFLINE without steps)."""
         if iteration == tables.OFFLINE and self.prior is not None:
             env_steps = self.prior.offline_env_steps
         position = env_steps, train_steps, iteration
-        settings = self
-        if self.gamma is not None:
-            settings = dataclasses.replace(settings, discount=self.gamma.value(*position))
+        followed: dict[str, Any] = {name: schedule.value(*position) for name, schedule in self.schedules.items()}
         if self.goals_at is not None:
-            settings = dataclasses.replace(settings, goals=self.goals_at(iteration))
-        if self.beta is not None and self.prioritized is not None:
-            followed = dataclasses.replace(self.prioritized, beta=self.beta.value(*position))
-            settings = dataclasses.replace(settings, prioritized=followed)
-        return settings
+            followed["goals"] = self.goals_at(iteration)
+        return dataclasses.replace(self, **followed)
 
 
 def make_block(ring: Ring, settings: DrawSettings, request: tables.Request, done: int, count: int) -> tables.Block:
@@ -267,23 +240,20 @@ def draw(
       held_out: Draw from the held-out episodes of the run's own, instead of all others.
       is_offline: Draw from prior data alone.
     """
-    prior, drawn, prioritized = settings.prior, list[Samples](), settings.prioritized
+    prior, drawn = settings.prior, list[Samples]()
     rings = (ring, ring) if prior is None or held_out else (prior.ring if is_offline else ring, prior.ring)
     sizes = [settings.batch_size] if prior is None else [settings.batch_size - prior.samples, prior.samples]
     for source, size in zip(rings, sizes, strict=False):
-        if prioritized is not None and (source is not ring or held_out):
-            prioritized = dataclasses.replace(prioritized, priorities=None)
-        part = dataclasses.replace(settings, batch_size=size, prioritized=prioritized)
+        priorities = settings.priorities if source is ring and not held_out else None
+        part = dataclasses.replace(settings, batch_size=size, priorities=priorities)
         drawn.append(part.form.draw(source, rng, part, num_minibatches, held_out=held_out))
-    if prioritized is not None:
-        _scale_weights(drawn)
+    _scale_weights([part.weight for part in drawn if isinstance(part, Transitions) and part.weight is not None])
     return [array for samples in drawn for array in samples.to_arrays()]
 
 
-def _scale_weights(parts: Sequence[Samples]) -> None:
+def _scale_weights(weights: Sequence[np.ndarray]) -> None:
     """Divides the importance weights of each minibatch by the largest: they only make updates smaller."""
-    weights = [part.weight for part in parts if isinstance(part, Transitions) and part.weight is not None]
-    largest = np.max([weight.max(axis=1, keepdims=True) for weight in weights], axis=0)
+    largest = np.max([weight.max(axis=1, keepdims=True) for weight in weights], axis=0) if weights else 1.0
     for weight in weights:
         weight /= largest
 
@@ -337,11 +307,18 @@ class SampleForm(abc.ABC):
     ) -> Samples:
         """Draws minibatches: arrays `[K, B, ...]`, or `[K, B, sequence_length + 1, ...]`. See `sampling.draw`."""
 
-    def arrays(self, *, has_returns: bool) -> tuple[SampleArray, ...]:
-        """The arrays of a block, in their order. `has_returns`: the ring has the returns of steps."""
-        times = ("horizon_time", "next_horizon_time") if self.has_horizon_time else ()
-        priorities = ("weight", "row") if self.is_prioritized else ()
-        return self.samples.described((*times, *(("returns",) if has_returns else ()), *priorities))
+    def arrays(self, *, has_returns: bool) -> dict[str, str]:
+        """The arrays of a block in their order, each with its kind: `observation`, `action`, or a number's dtype.
+
+        Args:
+          has_returns: The ring has the returns of steps.
+        """
+        in_some_runs = {"returns": has_returns, "weight": self.is_prioritized, "row": self.is_prioritized}
+        return {
+            field.name: _KINDS.get(field.name, "float32")
+            for field in dataclasses.fields(self.samples)  # type: ignore[arg-type]
+            if field.default is dataclasses.MISSING or in_some_runs.get(field.name, self.has_horizon_time)
+        }
 
     def sample_bytes(self, layout: Layout, frame_stack: FrameStack) -> int:
         """What a sample takes in a block, as a bound."""
@@ -386,9 +363,8 @@ class TransitionForm(SampleForm):
     ) -> Transitions:
         """Draws with replacement, all transitions equally likely, or by priority; shapes rewards by potentials."""
         shape, stack = (num_minibatches, settings.batch_size), settings.frame_stack
-        prioritized = settings.prioritized if self.is_prioritized else None
         with ring.lock:
-            rows, of_steps = choose_rows(ring, rng, shape[0] * shape[1], held_out, prioritized)
+            rows, of_steps = self._choose_rows(ring, rng, shape[0] * shape[1], held_out, settings)
             relabelled = None
             # Of few samples, such as those of prior data, none may get another goal.
             if self.hindsight is not None and self.hindsight.count(settings.batch_size):
@@ -396,7 +372,12 @@ class TransitionForm(SampleForm):
                 relabelled = Relabelled(ring, rng, rows, shape, self.hindsight, settings.goals)
             ahead = self._experience(ring, rows, settings.discount, relabelled)
             next_rows = (rows + ahead.n_steps) % ring.num_rows
-            reward, discount = ahead.transition() if self.races is None else self._race(ahead, rng, of_steps)
+            reward, discount = ahead.rewards[-1], ahead.discounts[-1]
+            if self.races is not None:
+                reward, discount = self._race(self.races, ahead, rng, of_steps)
+            if ring.potential is not None:  # R + g Phi(s') - Phi(s), g = gamma * discount (Ng, Harada, Russell, 1999)
+                g = np.float32(settings.discount) * discount
+                reward = reward + g * ring.potential[next_rows] - ring.potential[rows]
             del ahead  # Before the large arrays come: freed behind them, it makes the heap shrink each time.
             of_steps |= {"reward": reward, "discount": discount}
             drawn = Transitions(
@@ -412,6 +393,19 @@ class TransitionForm(SampleForm):
             drawn.discount *= np.float32(settings.discount)
         return drawn
 
+    def _choose_rows(
+        self, ring: Ring, rng: np.random.Generator, count: int, held_out: bool, settings: DrawSettings
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """`[count]` rows at which a transition starts, and `weight` and `row`, if any."""
+        if self.is_prioritized and settings.priorities is not None:
+            rows, likelihood = settings.priorities.draw(rng, count)
+            weight = (likelihood**-settings.beta).astype(np.float32)
+            return rows, {"weight": weight, "row": settings.priorities.numbers(rows)}
+        rows = draw_rows(ring, rng, count, held_out)
+        if not self.is_prioritized:
+            return rows, {}
+        return rows, {"weight": np.ones(count, np.float32), "row": np.full(count, NO_ROW)}
+
     def _experience(self, ring: Ring, rows: np.ndarray, gamma: float, relabelled: Relabelled | None) -> Experience:
         """What follows the steps in these rows `[N]`."""
         behind = [rows, *((rows + k) % ring.num_rows for k in range(1, self.n_step))]
@@ -421,23 +415,18 @@ class TransitionForm(SampleForm):
         reward, discount = ([column[k] for k in behind] for column in (ring.reward, ring.discount))
         if relabelled is not None:
             relabelled.judge(reward, discount)
-        ahead = experience(reward, discount, steps_left, gamma, explored)
-        if ring.potential is None:
-            return ahead
-        next_rows = (rows + ahead.n_steps) % ring.num_rows
-        return dataclasses.replace(ahead, potential=ring.potential[rows], next_potential=ring.potential[next_rows])
+        return experience(reward, discount, steps_left, gamma, explored)
 
     def _race(
-        self, ahead: Experience, rng: np.random.Generator, of_steps: dict[str, np.ndarray]
+        self, races: MiniRaces, ahead: Experience, rng: np.random.Generator, of_steps: dict[str, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rewards and discounts `[N]` of mini-races at drawn times; these times become arrays of the samples, too."""
-        assert self.races is not None
-        t = draw_times(rng, len(ahead.rewards[0]), self.races)
-        of_steps["horizon_time"] = (t / self.races.steps).astype(np.float32)
-        of_steps["next_horizon_time"] = ((t + ahead.n_steps) / self.races.steps).astype(np.float32)
+        t = draw_times(rng, len(ahead.rewards[0]), races)
+        of_steps["horizon_time"] = (t / races.steps).astype(np.float32)
+        of_steps["next_horizon_time"] = ((t + ahead.n_steps) / races.steps).astype(np.float32)
         if "row" in of_steps:
-            of_steps["row"][t >= self.races.steps - RACE_END_STEPS] = NO_ROW
-        return mini_race(ahead, t, self.races.steps)
+            of_steps["row"][t >= races.steps - RACE_END_STEPS] = NO_ROW
+        return mini_race(ahead, t, races.steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -514,21 +503,104 @@ def form_of(params: TrainParamsBase) -> SampleForm:
     return TransitionForm(params.n_step, cuts, races, hindsight, params.priority_exponent is not None)
 
 
+# Several steps, and mini-races.
+
+# A mini-race is a transition with a time t of its own, drawn with it: the episode counts as over T steps after its
+# beginning, wherever that was. Networks see t / T beside the observation, so with gamma = 1 a value is the sum of the
+# rewards of the T - t steps to come. It comes from Linesight, whose names `experience` and `mini_race` have.
+
+
+@dataclasses.dataclass(frozen=True)
+class MiniRaces:
+    """How mini-races are drawn.
+
+    Attributes:
+      steps: T.
+      oversampling: (a, b): the times 1 to a - 2b are twice as likely as those behind them, and 0 is 2b + 1 times as
+        likely, see `draw_times`. Linesight's oversample_long_term_steps and oversample_maximum_term_steps.
+    """
+
+    steps: int
+    oversampling: tuple[int, int] = (40, 5)
+
+
+class Experience(NamedTuple):
+    """What follows N steps, up to n more of them each; the last of `rewards` and `discounts` make n-step returns.
+
+    Attributes:
+      n_steps: n of each, `[N]`, or one number for all.
+      rewards: As many arrays `[N]` float32 as n may be: rewards[j] = sum_{k<=j} gamma^k (prod_{l<k} d_l) r_k, r and d
+        the environment's rewards and discounts. From n on they stay the same (Sutton and Barto, section 7.1).
+      discounts: Likewise: gamma^j prod_{k<=j} d_k, 0 from the step on that terminates the episode. Linesight's
+        gammas[j] are gamma * discounts[j]; n' >= its terminal_actions is discounts[n' - 1] = 0.
+    """
+
+    n_steps: np.ndarray | int
+    rewards: Sequence[np.ndarray]
+    discounts: Sequence[np.ndarray]
+
+
+def experience(
+    reward: Sequence[np.ndarray],
+    discount: Sequence[np.ndarray],
+    steps_left: np.ndarray | None,
+    gamma: float,
+    explored: Sequence[np.ndarray] | None = None,
+) -> Experience:
+    """Sums up the rewards of n = min(n_step, steps_left, first k >= 1 with explored[k]) steps.
+
+    Args:
+      reward, discount: n_step arrays `[N]` float32: of the k-th step. Those behind a segment may be anything.
+      steps_left: `[N]`: steps to the end of the segment, which ends with its episode at the latest. Where that
+        terminated, the discount is 0; where a time limit, a stop or the bound of a segment's length cut it, the value
+        of the observation after the last step counts. None: one step at least, and n_step is 1.
+      gamma: The agent's discount.
+      explored: n_step arrays `[N]`: whether the k-th action is another one than the greedy one. What comes after such
+        an action is not what the policy would have got. None: it does not matter.
+    """
+    most = len(reward)
+    n_steps: np.ndarray | int = 1 if steps_left is None else np.minimum(most, steps_left)
+    for k in range(1, most if explored is not None else 0):
+        assert explored is not None
+        n_steps = np.where(explored[k], np.minimum(n_steps, k), n_steps)
+    rewards, discounts = [reward[0]], [discount[0]]
+    for k in range(1, most):
+        is_inside = k < n_steps
+        before = np.where(is_inside, np.float32(gamma) * discounts[k - 1], discounts[k - 1])
+        # Not a product with is_inside: rows behind a segment hold any number, NaN too.
+        rewards.append(rewards[k - 1] + np.where(is_inside, before * reward[k], np.float32(0)))
+        discounts.append(np.where(is_inside, before * discount[k], before))
+    return Experience(n_steps, rewards, discounts)
+
+
+def mini_race(ahead: Experience, t: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Transitions that are over at time T, as Linesight's buffer_collate_function makes them.
+
+    n' = n - max(0, t + n - T). It is terminal where the episode terminates within n' steps, or where t + n >= T:
+    g = 0, else g = gammas[n' - 1]. The reward is rewards[n' - 1].
+
+    Args:
+      ahead: The experience, n below T.
+      t: `[N]` integers from 0 to T - 1: the times at which it begins.
+      num_steps: T.
+
+    Returns:
+      Reward and discount `[N]` float32; g is gamma * discount.
+    """
+    ends = t + ahead.n_steps
+    within = ahead.n_steps - np.maximum(0, ends - num_steps)
+    place = (within - 1, np.arange(len(t)))
+    rewards, discounts = (np.stack(steps)[place] for steps in (ahead.rewards, ahead.discounts))
+    return rewards, np.where(ends >= num_steps, np.float32(0), discounts)
+
+
+def draw_times(rng: np.random.Generator, count: int, races: MiniRaces) -> np.ndarray:
+    """`[count]` integers from 0 to T - 1: t = max(0, |u| - b), u uniform in {-(a - b), ..., T + b - 1}."""
+    a, b = races.oversampling
+    return np.maximum(0, np.abs(rng.integers(b - a, races.steps + b, size=count)) - b)
+
+
 # Rows.
-
-
-def choose_rows(
-    ring: Ring, rng: np.random.Generator, count: int, held_out: bool, prioritized: Prioritized | None
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """`[count]` rows at which a transition starts, and `weight` and `row`, if any."""
-    if prioritized is None:
-        return draw_rows(ring, rng, count, held_out), {}
-    if prioritized.priorities is None:
-        rows = draw_rows(ring, rng, count, held_out)
-        return rows, {"weight": np.ones(count, np.float32), "row": np.full(count, NO_ROW)}
-    rows, likelihood = prioritized.priorities.draw(rng, count)
-    weight = (likelihood**-prioritized.beta).astype(np.float32)
-    return rows, {"weight": weight, "row": prioritized.priorities.numbers(rows)}
 
 
 def draw_rows(ring: Ring, rng: np.random.Generator, count: int, held_out: bool) -> np.ndarray:

@@ -23,15 +23,15 @@ from absl import logging
 from tfagents_system.agents import iteration_counts
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.iteration_counts import most_updates_per_env_step, random_count, random_steps, updates_ratio
-from tfagents_system.checks.schedules import Schedule, initial_value, is_schedule
+from tfagents_system.checks.schedules import Schedule, initial_value
 from tfagents_system.envs import specs
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
 from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
 from tfagents_system.replay.hindsight import make_goal_environment
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing, WorkerOrder
-from tfagents_system.replay.priorities import Priorities, Prioritized, discard
-from tfagents_system.replay.recovery import RingCopy, SnapshotWriter, open_ring
+from tfagents_system.replay.priorities import Priorities, discard
+from tfagents_system.replay.recovery import SnapshotWriter, open_ring
 from tfagents_system.replay.ring import INIT_ITERATION, MAX_WORKERS, Ring
 from tfagents_system.replay.ring_files import capacity_rows, slack_rows
 from tfagents_system.replay.sampling import DrawSettings, PriorData, make_block
@@ -62,11 +62,10 @@ def serve(role: Role) -> int:
     params = role.params
     layout = run_layout(params, *specs.load_specs(role.paths.specs))
     with LongWork("ring") as work, role.heartbeat.during("starting", work.__str__):
-        ring, copy = _open_ring(role, layout, work)
+        ring = _open_ring(role, layout, work)
     ring.counts_init_steps = params.initial_collect_steps is not None
     settings = settings_of_run(role, layout, ring)
-    priorities = settings.prioritized.priorities if settings.prioritized else None
-    snapshots = SnapshotWriter(ring, copy, role.paths.trainer_checkpoints, priorities)
+    snapshots = SnapshotWriter(ring, role.paths.trainer_checkpoints, settings.priorities)
     all_tables = tables.make_tables(role.variables.slots.most)
     server = _start_server(int(role.server_address.rpartition(":")[2]), list(all_tables.values()))
     service = ReplayService(
@@ -79,8 +78,12 @@ def serve(role: Role) -> int:
         snapshots,
         WorkerOrder(ring, functools.partial(_workers_of, role), snapshots.has_room) if role.deterministic else None,
     )
-    ends, beat = _End(role), functools.partial(_beat, role, ring, settings, service, snapshots)
-    while not ends.has_come():
+    beat = functools.partial(_beat, role, ring, settings, service, snapshots)
+    while not role.stop.is_set():
+        service.step()
+        beat("serving")
+    stay_until = time.monotonic() + role.variables.save_deadline_secs - _SNAPSHOT_SECS / 2
+    while stays_for_trainer(role, stay_until):
         service.step()
         beat("serving")
     beat("saving")
@@ -133,7 +136,7 @@ class ReplayService:
         self._segments = connection.reader(tables.SEGMENTS, prefetch=_ITEMS_A_ROUND, wake=self._wake)
         self._requests = connection.reader(tables.REQUESTS, wake=self._wake)
         self._snapshot_requests = connection.reader(tables.SNAPSHOTS, wake=self._wake)
-        self._priorities = draw.prioritized.priorities if draw.prioritized is not None else None
+        self._priorities = draw.priorities
         if self._priorities is not None:
             self._td_errors = connection.reader(tables.PRIORITIES, wake=self._wake)
         self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
@@ -354,9 +357,9 @@ def _why_untrained(ring: Ring) -> str | None:
 # Parts of a run's server.
 
 
-def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCopy | None]:
+def _open_ring(role: Role, layout: Layout, work: LongWork) -> Ring:
     params, paths, taken = role.params, role.paths, taken_by(role.paths)
-    ring, copy = open_ring(
+    ring = open_ring(
         role.variables.replay_dir or paths.replay,
         paths,
         layout,
@@ -369,36 +372,20 @@ def _open_ring(role: Role, layout: Layout, work: LongWork) -> tuple[Ring, RingCo
         work.doing = "experience of another run"
         # In lock-step an iteration promises updates for its own steps; else the ratio is a limit.
         fill(ring, taken, paths.trainer_checkpoints, params.frame_stack, counts=params.asynchronous)
-    return ring, copy
+    return ring
 
 
-class _End:
-    """When this server may end.
+def stays_for_trainer(role: Role, stay_until: float) -> bool:
+    """Whether a server that is told to stop goes on serving, up to a moment of `time.monotonic`.
 
     The supervisor stops it last. If the supervisor was killed, all roles are told to stop at the same moment. The
     replay server then stays while the trainer saves, because a checkpoint includes a part of its own.
-
-    Args:
-      role: This one.
     """
-
-    def __init__(self, role: Role) -> None:
-        self._role = role
-        self._stay_secs = role.variables.save_deadline_secs - _SNAPSHOT_SECS / 2
-        self._stay_until: float | None = None
-
-    def has_come(self) -> bool:
-        if not self._role.stop.is_set():
-            return False
-        if self._stay_until is None:
-            self._stay_until = time.monotonic() + self._stay_secs
-        return not is_orphan() or time.monotonic() > self._stay_until or self._trainer_has_ended()
-
-    def _trainer_has_ended(self) -> bool:
-        """As far as can be seen: a trainer whose process is there has ended, too, once it has said so."""
-        beat = read_heartbeat(self._role.paths.heartbeat(TRAINER)) or {}
-        pid = beat.get("pid")
-        return beat.get("state") == "stopped" or pid is None or not is_alive(pid)
+    if not is_orphan() or time.monotonic() > stay_until:
+        return False
+    beat = read_heartbeat(role.paths.heartbeat(TRAINER)) or {}
+    pid = beat.get("pid")  # A trainer whose process is there has ended, too, once it has said so.
+    return beat.get("state") != "stopped" and pid is not None and is_alive(pid)
 
 
 def _start_server(port: int, all_tables: Sequence[reverb.Table]) -> reverb.Server:
@@ -419,7 +406,7 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
         max_block_minibatches=max_block_minibatches,
         seed=seed,
         discount=initial_value(params.discount),
-        gamma=Schedule.of(params.discount) if is_schedule(params.discount) else None,
+        schedules={"discount": Schedule.of(params.discount), "beta": Schedule.of(params.priority_beta)},
         held_out_minibatches=min(_HELD_OUT_MINIBATCHES, max_block_minibatches) if params.validation_share else 0,
         frame_stack=params.frame_stack,
         whole_bootstrap=ALGORITHMS[params.algorithm].takes_bootstrap_factor,
@@ -431,8 +418,7 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
     params, settings = role.params, draw_settings(role.params, layout, role.variables.seed)
     more: dict[str, Any] = {}
     if settings.form.is_prioritized:
-        priorities = Priorities(ring, float(params.priority_exponent or 0))
-        more = {"prioritized": Prioritized(priorities), "beta": Schedule.of(params.priority_beta)}
+        more["priorities"] = Priorities(ring, float(params.priority_exponent or 0))
     else:
         discard(ring.folder)  # They would be of other rows when they are asked for again.
     if settings.form.hindsight is not None:
