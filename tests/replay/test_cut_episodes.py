@@ -20,9 +20,7 @@ from tfagents_system.worker.segment_builder import SegmentBuilder
 LENGTHS = (9, 1, 4, 13, 2, 6)
 FRAMES, GAMMA = 3, 0.9
 LAYOUT = Layout.from_specs(
-    {"camera": np.zeros((2, 2, 1), np.uint8), "place": np.zeros(2, np.float32)},
-    np.zeros(1, np.float32),
-    ["returns"],
+    {"camera": np.zeros((2, 2, 1), np.uint8), "place": np.zeros(2, np.float32)}, np.zeros(1, np.float32), ["returns"]
 )
 
 

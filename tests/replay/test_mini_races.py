@@ -9,14 +9,7 @@ import pytest
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import (
-    DrawSettings,
-    MiniRaces,
-    TransitionForm,
-    draw_times,
-    experience,
-    mini_race,
-)
+from tfagents_system.replay.sampling import DrawSettings, MiniRaces, TransitionForm, draw_times, experience, mini_race
 from tfagents_system.transport.segments import Layout
 
 GAMMA, T = 0.5, 140
@@ -135,8 +128,8 @@ def test_draws_from_the_ring(tmp_path, held_out, whole):
     """Each sample against the rules, from the step that it shows."""
     ring, races, steps, n = full_ring(tmp_path), MiniRaces(12, (4, 1)), 9, 3
     form = TransitionForm(n, cuts_at_exploration=True, races=races)
-    settings = DrawSettings(64, form, 9, 0, discount=0.9, whole_bootstrap=whole)
-    batch = form.draw(ring, np.random.default_rng(3), settings, 20, held_out=held_out)
+    settings = DrawSettings(64, form, 9, 0, discount=0.9, whole_bootstrap=whole, held_out=held_out)
+    batch = form.draw(ring, np.random.default_rng(3), settings, 20)
     ids = batch.observation[0].reshape(-1, 3).astype(int)
     assert set(ids[:, 1]) == ({5} if held_out else {0, 1, 2, 3, 4})
     next_step = batch.next_observation[0].reshape(-1, 3)[:, 2]

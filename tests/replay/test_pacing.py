@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import types
 
 import pytest
 
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
+from tfagents_system.replay import pacing as pacing_module
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, WorkerOrder
 from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.transport.tables import AS_DUE, Request
@@ -21,15 +23,16 @@ def ring(tmp_path):
     return Ring.open(tmp_path / "ring", LAYOUT, 1000)
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
+@pytest.fixture
+def clock(monkeypatch):
+    """Its `now` is the time."""
+    clock = types.SimpleNamespace(now=0.0)
+    monkeypatch.setattr(pacing_module, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
 
 
 def test_lockstep_waits_for_every_worker_and_then_allows_the_whole_iteration(ring):
-    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, clock=Clock())
+    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0)
     assert pacing.allowed(request(0), 0) == 0
     ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
     ring.append(numbered_segment(1, 0, iteration=0, end_of_iteration=False))
@@ -40,9 +43,8 @@ def test_lockstep_waits_for_every_worker_and_then_allows_the_whole_iteration(rin
     assert pacing.allowed(request(1), 0) == 0
 
 
-def test_a_late_worker_is_left_out_after_the_deadline_and_waited_for_again_when_it_is_back(ring):
-    clock = Clock()
-    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, clock=clock)
+def test_a_late_worker_is_left_out_after_the_deadline_and_waited_for_again_when_it_is_back(ring, clock):
+    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0)
     ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
     assert pacing.allowed(request(0), 0) == 0
     clock.now = 59.9
@@ -58,9 +60,8 @@ def test_a_late_worker_is_left_out_after_the_deadline_and_waited_for_again_when_
     assert pacing.allowed(request(1), 0) == 10
 
 
-def test_the_deadline_holds_although_two_iterations_are_asked_for_in_turn(ring):
-    clock = Clock()
-    pacing = Lockstep(ring, num_workers=2, straggler_secs=10.0, clock=clock)
+def test_the_deadline_holds_although_two_iterations_are_asked_for_in_turn(ring, clock):
+    pacing = Lockstep(ring, num_workers=2, straggler_secs=10.0)
     ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
     ring.append(numbered_segment(0, 1, iteration=1, end_of_iteration=True))
     for clock.now in (0.0, 3.0, 6.0, 9.0):
@@ -71,9 +72,8 @@ def test_the_deadline_holds_although_two_iterations_are_asked_for_in_turn(ring):
     assert pacing.allowed(request(1), 0) == 10
 
 
-def test_without_new_experience_nothing_is_drawn_even_if_all_others_are_lost(ring):
-    clock = Clock()
-    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, clock=clock)
+def test_without_new_experience_nothing_is_drawn_even_if_all_others_are_lost(ring, clock):
+    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0)
     ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
     for clock.now in (0.0, 60.0):
         pacing.allowed(request(0), 0)
@@ -123,7 +123,7 @@ def test_asynchronous_forgives_nothing_that_its_steps_allow(ring):
 
 
 def test_workers_that_join_count_from_their_first_segment_on(ring):
-    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock())
+    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0)
     ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
     assert pacing.allowed(request(0), 0) == 10, "nobody else is planned"
     ring.append(numbered_segment(70, 0, iteration=1, end_of_iteration=False))
@@ -135,9 +135,9 @@ def test_workers_that_join_count_from_their_first_segment_on(ring):
     assert pacing.allowed(request(1), 0) == 10
 
 
-def test_a_worker_that_has_left_is_not_waited_for_until_it_is_heard_again(ring):
-    clock, left = Clock(), set()
-    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=clock, has_left=left.__contains__)
+def test_a_worker_that_has_left_is_not_waited_for_until_it_is_heard_again(ring, clock):
+    left = set()
+    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, has_left=left.__contains__)
     ring.append(numbered_segment(3, 0, iteration=0, end_of_iteration=True))
     pacing.heard(3)
     ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
@@ -167,7 +167,7 @@ def due(pacing, iteration, updates, first=0):
 
 
 def test_each_iteration_gets_what_its_experience_asks_for_and_rounding_loses_nothing(ring):
-    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock(), updates_per_env_step=0.3)
+    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, updates_per_env_step=0.3)
     ring.append(numbered_segment(0, 0, steps=40, iteration=-1, end_of_iteration=True))
     updates = []
     for number, steps in enumerate([7, 1, 1, 13, 8]):
@@ -178,7 +178,7 @@ def test_each_iteration_gets_what_its_experience_asks_for_and_rounding_loses_not
 
 
 def test_what_belongs_to_the_next_iteration_waits_for_it_and_what_is_late_counts_in_the_next(ring):
-    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, clock=Clock(), updates_per_env_step=2.0)
+    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, updates_per_env_step=2.0)
     ring.append(numbered_segment(0, 0, steps=5, iteration=0, end_of_iteration=True))
     ring.append(numbered_segment(0, 1, steps=3, iteration=1, end_of_iteration=True))
     ring.append(numbered_segment(1, 0, steps=4, iteration=0, end_of_iteration=True))
@@ -190,7 +190,7 @@ def test_what_belongs_to_the_next_iteration_waits_for_it_and_what_is_late_counts
 
 
 def test_a_ring_that_has_lost_experience_asks_for_the_iterations_own(ring):
-    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, clock=Clock(), updates_per_env_step=1.0)
+    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, updates_per_env_step=1.0)
     ring.append(numbered_segment(0, 0, steps=9, iteration=70, end_of_iteration=True))
     ring.append(numbered_segment(0, 1, steps=5, iteration=71, end_of_iteration=True))
     assert due(pacing, 71, 1000) == 5
@@ -214,11 +214,7 @@ def segments_of(worker, incarnation=1, first_iteration=INIT_ITERATION):
     parts = [(iteration, part) for iteration in range(first, ITERATIONS) for part in range(SEGMENTS)]
     return [
         numbered_segment(
-            worker,
-            number,
-            iteration=iteration,
-            incarnation=incarnation,
-            end_of_iteration=part == SEGMENTS - 1,
+            worker, number, iteration=iteration, incarnation=incarnation, end_of_iteration=part == SEGMENTS - 1
         )
         for number, (iteration, part) in enumerate(parts)
     ]

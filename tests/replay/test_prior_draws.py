@@ -69,7 +69,7 @@ def test_held_out_draws_are_of_the_run_s_own_experience(tmp_path: Path) -> None:
     ring = filled_ring(tmp_path / "ring")
     ring.append(numbered_segment(number=10, held_out=True))
     ring.append(numbered_segment(number=11))
-    held_out = draw(ring, settings(tmp_path), held_out=True)
+    held_out = draw(ring, settings(tmp_path, held_out=True))
     parts = held_out[0], held_out[len(held_out) // 2]
     assert [part.shape[1] for part in parts] == [B - SAMPLES, SAMPLES]
     assert all(set(map(tuple, part[..., :2].reshape(-1, 2))) == {(OWN, 10)} for part in parts)

@@ -111,7 +111,7 @@ def test_held_out_episodes_are_drawn_for_validation_alone_and_without_priorities
     settings = prioritized(ring)
     measured(ring, settings, {(2, 2): 100.0})
     assert not any(episode == 6 for episode, _ in counts(drawn(ring, settings)))
-    held_out = drawn(ring, settings, held_out=True)
+    held_out = drawn(ring, dataclasses.replace(settings, held_out=True))
     assert {episode for episode, _ in counts(held_out)} == {6}
     assert (held_out["weight"] == 1).all() and (held_out["row"] == NO_ROW).all()
 

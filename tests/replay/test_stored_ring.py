@@ -22,7 +22,6 @@ from tfagents_system.errors import UserError
 from tfagents_system.replay import server, stored_ring
 from tfagents_system.replay.pacing import Asynchronous
 from tfagents_system.replay.ring import NEVER, Ring
-from tfagents_system.replay.sampling import observation_leaves
 from tfagents_system.replay.stored_ring import StoredRing, differences, fill
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import kept_checkpoints
@@ -202,7 +201,6 @@ def test_no_sample_starts_where_frames_before_it_are_missing(tmp_path: Path) -> 
     assert set(steps.ravel()) == {0, 1, 2, 3, 4, 7, 8, 9}
     frames = drawn.observation[1].reshape(*steps.shape, 3)
     np.testing.assert_array_equal(frames, np.maximum(steps[..., None] + np.arange(-2, 1), 0))
-    assert len(observation_leaves(ring, ring.held_rows[2:3], 3)) == 2
 
 
 def test_other_layouts_are_told_column_by_column(tmp_path: Path) -> None:

@@ -23,10 +23,9 @@ def draw_transitions(
     **form: Any,
 ) -> Transitions:
     """`form`: attributes of TransitionForm; `goals`: functions of an environment, for hindsight."""
-    settings = DrawSettings(
-        batch_size, TransitionForm(**form), 10**6, 0, discount=gamma, frame_stack=frame_stack, goals=goals
-    )
-    return TransitionForm(**form).draw(ring, rng, settings, num_minibatches, held_out=held_out)
+    more: dict[str, Any] = {"held_out": held_out, "frame_stack": frame_stack, "goals": goals}
+    settings = DrawSettings(batch_size, TransitionForm(**form), 10**6, 0, discount=gamma, **more)
+    return TransitionForm(**form).draw(ring, rng, settings, num_minibatches)
 
 
 def draw_sequences(
@@ -38,9 +37,8 @@ def draw_sequences(
     *,
     burn_in: int = 0,
     frame_stack: Any = 1,
-    held_out: bool = False,
 ) -> Sequences:
     """`length`: of the sequences, their burn-in included."""
     form = SequenceForm(length, burn_in)
     settings = DrawSettings(batch_size, form, 10**6, 0, frame_stack=frame_stack)
-    return form.draw(ring, rng, settings, num_minibatches, held_out=held_out)
+    return form.draw(ring, rng, settings, num_minibatches)

@@ -60,7 +60,6 @@ class Lockstep(Pacing):
       ring: Knows which iteration each worker has completed.
       num_workers: Planned workers of the run: 0 to num_workers - 1.
       straggler_secs: See above.
-      clock: Seconds; monotonic.
       has_left: Whether a worker said that it has stopped; asked once a second at most.
       updates_per_env_step: See Pacing.
     """
@@ -70,15 +69,11 @@ class Lockstep(Pacing):
         ring: Ring,
         num_workers: int,
         straggler_secs: float,
-        clock: Callable[[], float] = time.monotonic,
         has_left: Callable[[int], bool] = lambda worker_id: False,
         updates_per_env_step: float | None = None,
     ) -> None:
         self.updates_per_env_step = updates_per_env_step
-        self._ring = ring
-        self._straggler_secs = straggler_secs
-        self._clock = clock
-        self._has_left = has_left
+        self._ring, self._straggler_secs, self._has_left = ring, straggler_secs, has_left
         self._ask_at = -math.inf
         self._waited_for = set(range(num_workers))
         # Of each iteration that is asked for, when its first worker was seen done: two are asked for in turn.
@@ -121,12 +116,13 @@ class Lockstep(Pacing):
         """Whether all that are waited for have completed it; who is too late is left out."""
         if not (self._ring.iterations_done >= iteration).any():
             return False
-        if (missing := self._missing(iteration)) and self._clock() >= self._ask_at:
-            self._ask_at = self._clock() + _ASK_SECS
+        now = time.monotonic()
+        if (missing := self._missing(iteration)) and now >= self._ask_at:
+            self._ask_at = now + _ASK_SECS
             self._leave_out([worker_id for worker_id in missing if self._has_left(worker_id)], "have left")
             missing = self._missing(iteration)
         if missing:
-            if self._clock() - self._first_done.setdefault(iteration, self._clock()) < self._straggler_secs:
+            if now - self._first_done.setdefault(iteration, now) < self._straggler_secs:
                 return False
             self._leave_out(missing, "are late")
         self._first_done = {i: at for i, at in self._first_done.items() if i > iteration}
@@ -157,10 +153,8 @@ class Asynchronous(Pacing):
     """
 
     def __init__(self, ring: Ring, max_updates_per_env_step: float, init_count: int, init_steps: int) -> None:
-        self._ring = ring
-        self._max_updates_per_env_step = max_updates_per_env_step
-        self._init_count = init_count
-        self._init_steps = init_steps
+        self._ring, self._max_updates_per_env_step = ring, max_updates_per_env_step
+        self._init_count, self._init_steps = init_count, init_steps
         self._updates_of_lost_steps: int | None = None
 
     def env_steps(self, iteration: int) -> int:
@@ -180,13 +174,11 @@ class Asynchronous(Pacing):
         return f"environment steps: {self._budget()} updates are allowed so far"
 
     def _has_begun(self) -> bool:
-        return self._ring.init_episodes >= self._init_count or self._policy_steps() >= self._init_steps
-
-    def _policy_steps(self) -> int:
-        return self._ring.env_steps - self._ring.init_steps
+        ring = self._ring
+        return ring.init_episodes >= self._init_count or ring.env_steps - ring.init_steps >= self._init_steps
 
     def _budget(self) -> int:
-        due = updates_due(self._policy_steps(), self._max_updates_per_env_step)
+        due = updates_due(self._ring.env_steps - self._ring.init_steps, self._max_updates_per_env_step)
         return due + (self._updates_of_lost_steps or 0)
 
 

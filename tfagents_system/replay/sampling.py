@@ -142,6 +142,7 @@ class DrawSettings:
       max_block_minibatches: Minibatches of one block, at most.
       seed: Of the run.
       discount: gamma, for samples of several steps.
+      held_out: Draw from the held-out episodes, instead of all others.
       held_out_minibatches: Minibatches of held-out experience that come with each iteration, once there is any.
       frame_stack: How many frames of which leaves are stacked.
       whole_bootstrap: `discount` of transitions has gamma^m in it: the whole factor of the next value.
@@ -157,6 +158,7 @@ class DrawSettings:
     max_block_minibatches: int
     seed: int
     discount: float = 1.0
+    held_out: bool = False
     held_out_minibatches: int = 0
     frame_stack: FrameStack = 1
     whole_bootstrap: bool = False
@@ -200,18 +202,10 @@ def make_block(ring: Ring, settings: DrawSettings, request: tables.Request, done
         arrays = draw(ring, rng, settings, count, is_offline=is_offline)
     if measured:
         rng = _rng(settings.seed, _HELD_OUT_STREAM, request.iteration, request.recoveries)
-        held_out = draw(ring, rng, settings, measured, held_out=True)
+        held_out = draw(ring, rng, dataclasses.replace(settings, held_out=True), measured)
         arrays = [np.concatenate(pair) for pair in zip(arrays, held_out, strict=True)]
-    return tables.Block(
-        request.session,
-        request.iteration,
-        first,
-        count,
-        0 if is_offline else ring.env_steps,
-        total=request.first + request.count,
-        held_out=measured,
-        arrays=arrays,
-    )
+    env_steps, total = 0 if is_offline else ring.env_steps, request.first + request.count
+    return tables.Block(request.session, request.iteration, first, count, env_steps, total, measured, arrays)
 
 
 def _rng(*position: int) -> np.random.Generator:
@@ -219,13 +213,7 @@ def _rng(*position: int) -> np.random.Generator:
 
 
 def draw(
-    ring: Ring,
-    rng: np.random.Generator,
-    settings: DrawSettings,
-    num_minibatches: int,
-    *,
-    held_out: bool = False,
-    is_offline: bool = False,
+    ring: Ring, rng: np.random.Generator, settings: DrawSettings, num_minibatches: int, *, is_offline: bool = False
 ) -> list[np.ndarray]:
     """Draws minibatches as a run's settings say: the arrays of its form's samples.
 
@@ -237,16 +225,15 @@ def draw(
       rng: Decides what is drawn.
       settings: Of the run.
       num_minibatches: K.
-      held_out: Draw from the held-out episodes of the run's own, instead of all others.
       is_offline: Draw from prior data alone.
     """
-    prior, drawn = settings.prior, list[Samples]()
+    prior, held_out, drawn = settings.prior, settings.held_out, list[Samples]()
     rings = (ring, ring) if prior is None or held_out else (prior.ring if is_offline else ring, prior.ring)
     sizes = [settings.batch_size] if prior is None else [settings.batch_size - prior.samples, prior.samples]
     for source, size in zip(rings, sizes, strict=False):
         priorities = settings.priorities if source is ring and not held_out else None
         part = dataclasses.replace(settings, batch_size=size, priorities=priorities)
-        drawn.append(part.form.draw(source, rng, part, num_minibatches, held_out=held_out))
+        drawn.append(part.form.draw(source, rng, part, num_minibatches))
     _scale_weights([part.weight for part in drawn if isinstance(part, Transitions) and part.weight is not None])
     return [array for samples in drawn for array in samples.to_arrays()]
 
@@ -296,15 +283,7 @@ class SampleForm(abc.ABC):
         """Steps of the same episode before and behind the one that is drawn, which its sample may need."""
 
     @abc.abstractmethod
-    def draw(
-        self,
-        ring: Ring,
-        rng: np.random.Generator,
-        settings: DrawSettings,
-        num_minibatches: int,
-        *,
-        held_out: bool = False,
-    ) -> Samples:
+    def draw(self, ring: Ring, rng: np.random.Generator, settings: DrawSettings, num_minibatches: int) -> Samples:
         """Draws minibatches: arrays `[K, B, ...]`, or `[K, B, sequence_length + 1, ...]`. See `sampling.draw`."""
 
     def arrays(self, *, has_returns: bool) -> dict[str, str]:
@@ -352,19 +331,11 @@ class TransitionForm(SampleForm):
     def has_horizon_time(self) -> bool:
         return self.races is not None
 
-    def draw(
-        self,
-        ring: Ring,
-        rng: np.random.Generator,
-        settings: DrawSettings,
-        num_minibatches: int,
-        *,
-        held_out: bool = False,
-    ) -> Transitions:
+    def draw(self, ring: Ring, rng: np.random.Generator, settings: DrawSettings, num_minibatches: int) -> Transitions:
         """Draws with replacement, all transitions equally likely, or by priority; shapes rewards by potentials."""
         shape, stack = (num_minibatches, settings.batch_size), settings.frame_stack
         with ring.lock:
-            rows, of_steps = self._choose_rows(ring, rng, shape[0] * shape[1], held_out, settings)
+            rows, of_steps = self._choose_rows(ring, rng, shape[0] * shape[1], settings)
             relabelled = None
             # Of few samples, such as those of prior data, none may get another goal.
             if self.hindsight is not None and self.hindsight.count(settings.batch_size):
@@ -394,14 +365,14 @@ class TransitionForm(SampleForm):
         return drawn
 
     def _choose_rows(
-        self, ring: Ring, rng: np.random.Generator, count: int, held_out: bool, settings: DrawSettings
+        self, ring: Ring, rng: np.random.Generator, count: int, settings: DrawSettings
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """`[count]` rows at which a transition starts, and `weight` and `row`, if any."""
         if self.is_prioritized and settings.priorities is not None:
             rows, likelihood = settings.priorities.draw(rng, count)
             weight = (likelihood**-settings.beta).astype(np.float32)
             return rows, {"weight": weight, "row": settings.priorities.numbers(rows)}
-        rows = draw_rows(ring, rng, count, held_out)
+        rows = draw_rows(ring, rng, count, settings.held_out)
         if not self.is_prioritized:
             return rows, {}
         return rows, {"weight": np.ones(count, np.float32), "row": np.full(count, NO_ROW)}
@@ -445,15 +416,7 @@ class SequenceForm(SampleForm):
     def reach(self) -> tuple[int, int]:
         return self.sequence_length - 1, self.sequence_length - self.burn_in - 1
 
-    def draw(
-        self,
-        ring: Ring,
-        rng: np.random.Generator,
-        settings: DrawSettings,
-        num_minibatches: int,
-        *,
-        held_out: bool = False,
-    ) -> Sequences:
+    def draw(self, ring: Ring, rng: np.random.Generator, settings: DrawSettings, num_minibatches: int) -> Sequences:
         """Draws sequences within one segment so that the expected weight of every step in the ring is the same.
 
         A step is drawn, and its place in the window of L steps that the losses are on, both uniformly. The part of the
@@ -464,7 +427,7 @@ class SequenceForm(SampleForm):
         length, burn_in, stack = self.sequence_length, self.burn_in, settings.frame_stack
         with ring.lock:
             shape, size = (num_minibatches, settings.batch_size, length + 1), length - burn_in
-            drawn = draw_rows(ring, rng, num_minibatches * settings.batch_size, held_out)[:, None]
+            drawn = draw_rows(ring, rng, num_minibatches * settings.batch_size, settings.held_out)[:, None]
             place = rng.integers(size, size=drawn.shape)
             earlier = _steps_before(ring, drawn, length - 1)
             start = np.minimum(place, earlier)  # Steps from the beginning of the window's part to the one drawn.
@@ -658,30 +621,14 @@ def _take(column: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> np.nd
 
 
 def _take_observation(ring: Ring, rows: np.ndarray, shape: tuple[int, ...], stack: FrameStack) -> list[np.ndarray]:
-    leaves = observation_leaves(ring, rows.reshape(-1), stack)
-    return [leaf.reshape(shape + leaf.shape[1:]) for leaf in leaves]
-
-
-# Stacks of frames.
-
-
-def observation_leaves(ring: Ring, rows: np.ndarray, frame_stack: FrameStack) -> list[np.ndarray]:
-    """The observations in `rows`; a stacked leaf has its frames on its last axis, oldest first.
-
-    Args:
-      ring: Its lock is held.
-      rows: Places `[n]`, none of them of a segment's history.
-      frame_stack: The hyperparameter.
-
-    Returns:
-      Leaves `[n, ...]`.
-    """
-    frames = ring.layout.frames(frame_stack)
+    """Leaves of the observations in rows, none of a segment's history; frames are on the last axis, oldest first."""
+    frames, rows = ring.layout.frames(stack), rows.reshape(-1)
     frame_rows = _frame_rows(ring, rows, max(frames, default=1))
-    return [
+    leaves = [
         column[rows] if count == 1 else _stacked(column, frame_rows[-count:])
         for column, count in zip(ring.observation, frames, strict=True)
     ]
+    return [leaf.reshape(shape + leaf.shape[1:]) for leaf in leaves]
 
 
 def _frame_rows(ring: Ring, rows: np.ndarray, num_frames: int) -> list[np.ndarray]:

@@ -45,12 +45,7 @@ class PolicyExport:
     """
 
     def __init__(
-        self,
-        paths: RunPaths,
-        agent: Any,
-        actions: Any,
-        train_step: tf.Variable,
-        frame_stack: FrameStack = 1,
+        self, paths: RunPaths, agent: Any, actions: Any, train_step: tf.Variable, frame_stack: FrameStack = 1
     ) -> None:
         self._paths = paths
         self._agent = agent
