@@ -98,5 +98,5 @@ def test_a_run_goes_on_with_another_weight_or_none(tmp_path: Any) -> None:
 def train_and_save(folder: Any, agent: Any) -> np.ndarray:
     agent.actor.trainable_variables[0].assign_add([[0.5] * 4] * 3)
     agent.train_step_counter.assign_add(1)
-    checkpoints_of(folder, agent)[0].save(5.0, {}, wait=True)
+    checkpoints_of(folder, agent)[0].save(5.0, wait=True)
     return agent.actor.trainable_variables[0].numpy()

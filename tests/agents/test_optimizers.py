@@ -139,7 +139,7 @@ def test_moments_and_velocities_survive_a_checkpoint_bit_by_bit(tmp_path):
     agent = build(**settings)
     update = BlockUpdate(agent, B, TransitionForm())
     update(block(3))
-    checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
+    checkpoints_of(tmp_path, agent)[0].save(5.0, wait=True)
     update(block(2, seed=1))
     other = build(**settings)
     checkpoints_of(tmp_path, other)[0].restore()
@@ -155,7 +155,7 @@ def test_a_run_goes_on_with_the_learning_rate_that_it_is_given_now(settings, tmp
         build(alpha_optimizer=settings, alpha_learning_rate=rate, sac_log_alpha=LOG_ALPHA) for rate in (RATE, 0.0)
     )
     update_once(began, transition())
-    checkpoints_of(tmp_path, began)[0].save(5.0, {}, wait=True)
+    checkpoints_of(tmp_path, began)[0].save(5.0, wait=True)
     checkpoints_of(tmp_path, goes_on)[0].restore()
     restored = float(began.log_alpha)
     assert restored != LOG_ALPHA and float(goes_on.log_alpha) == restored
@@ -168,7 +168,7 @@ def test_a_run_goes_on_with_the_betas_that_it_is_given_now(tmp_path):
         build(critic_optimizer={"name": "adamw", "beta_1": beta, "beta_2": beta + 0.05}) for beta in (0.9, 0.5)
     )
     update_once(began, transition())
-    checkpoints_of(tmp_path, began)[0].save(5.0, {}, wait=True)
+    checkpoints_of(tmp_path, began)[0].save(5.0, wait=True)
     checkpoints_of(tmp_path, goes_on)[0].restore()
     optimizer = goes_on.critic_optimizer
     found = [float(optimizer._get_hyper(hyper)) for hyper in ("beta_1", "beta_2")]

@@ -48,7 +48,7 @@ def test_a_checkpoint_of_a_number_goes_on_with_a_schedule_and_back(tmp_path: Any
     before, after = build(), build(critic_learning_rate=RATE)
     (first, _), (second, _) = checkpoints_of(tmp_path, before), checkpoints_of(tmp_path, after)
     BlockUpdate(before, B, TransitionForm())(block(2))
-    first.save(5.0, {}, wait=True)
+    first.save(5.0, wait=True)
     assert second.restore() is not None
     learned = [[*agent.actor_variables, *agent.critic_variables, agent.log_alpha] for agent in (before, after)]
     for old, new in zip(*learned, strict=True):

@@ -47,7 +47,7 @@ def test_the_whole_agent_is_taken_and_its_next_step_is_the_other_ones(options, t
     assert int(agent.train_step_counter) == 0, "a new run begins to count"
     folder = tmp_path / "saved before the first update"
     folder.mkdir()
-    checkpoints_of(folder, agent)[0].save(5.0, {}, wait=True)
+    checkpoints_of(folder, agent)[0].save(5.0, wait=True)
     again = fresh(**options)
     assert checkpoints_of(folder, again)[0].restore() is not None
     for one in (source, agent, again):

@@ -106,7 +106,7 @@ def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_pa
     agent, other = build("crossq"), build("crossq")
     update = BlockUpdate(agent, BATCH, TransitionForm(), seed=5)
     update(block(4))
-    checkpoints_of(tmp_path, agent)[0].save(5.0, {}, wait=True)
+    checkpoints_of(tmp_path, agent)[0].save(5.0, wait=True)
     update(block(4, seed=1))
     checkpoints_of(tmp_path, other)[0].restore()
     BlockUpdate(other, BATCH, TransitionForm(), seed=5)(block(4, seed=1))

@@ -58,7 +58,7 @@ def run_with_agent(tmp_path: Path, name: str) -> Any:
     agent = make_agent(params, tf.TensorSpec((3,), tf.float32, "observation"), action, tf.Variable(9, dtype=tf.int64))
     folder = RunPaths(tmp_path / name).trainer_checkpoints
     folder.mkdir(parents=True)
-    checkpoints_of(folder, agent)[0].save(5.0, {"env_steps": 180}, wait=True)
+    checkpoints_of(folder, agent)[0].save(5.0, wait=True)
     return agent
 
 
@@ -109,7 +109,7 @@ def test_a_run_begins_with_its_copy_once(
         assert learner.train_step == 0 and learner.resumed_at is None
     learner.agent.actor.variables[0].assign_add(tf.ones_like(learner.agent.actor.variables[0]))
     learner.step_variable.assign(3)
-    learner.checkpoints.save(5.0, {}, wait=True)
+    learner.checkpoints.save(5.0, wait=True)
     again = learner_of(paths)
     np.testing.assert_equal(actor(again.agent), actor(learner.agent), "never at a restart")
     assert again.resumed_at == 3

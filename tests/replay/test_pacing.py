@@ -14,8 +14,8 @@ from tfagents_system.replay.ring import INIT_ITERATION, Ring
 from tfagents_system.transport.tables import AS_DUE, Request
 
 
-def request(iteration, count=10, updates=0):
-    return Request(session=1, iteration=iteration, first=0, count=count, updates=updates)
+def request(iteration, count=10, updates=0, first=0):
+    return Request(session=1, iteration=iteration, first=first, count=count, updates=updates)
 
 
 @pytest.fixture
@@ -31,130 +31,114 @@ def clock(monkeypatch):
     return clock
 
 
+def collect(ring, worker, iteration, steps=5, ends=True):
+    """The next segment of a worker."""
+    number = ring.worker(worker).number + 1
+    assert ring.append(numbered_segment(worker, number, steps, iteration=iteration, end_of_iteration=ends))
+
+
 def test_lockstep_waits_for_every_worker_and_then_allows_the_whole_iteration(ring):
     pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0)
     assert pacing.allowed(request(0), 0) == 0
-    ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
-    ring.append(numbered_segment(1, 0, iteration=0, end_of_iteration=False))
+    collect(ring, 0, 0)
+    collect(ring, 1, 0, ends=False)
     assert pacing.allowed(request(0), 0) == 0
     assert pacing.waiting_for(request(0)) == "iteration 0 of workers [1]"
-    ring.append(numbered_segment(1, 1, iteration=0, end_of_iteration=True))
-    assert pacing.allowed(request(0), 3) == 7
+    collect(ring, 1, 0)
+    assert (pacing.allowed(request(0), 3), pacing.allowed(request(1), 0)) == (7, 0)
+    collect(ring, 70, 1, ends=False)  # One that joins counts from its first segment on.
+    pacing.heard(70)
+    for worker in (0, 1):
+        collect(ring, worker, 1)
     assert pacing.allowed(request(1), 0) == 0
+    assert pacing.waiting_for(request(1)) == "iteration 1 of workers [70]"
+    collect(ring, 70, 1)
+    assert pacing.allowed(request(1), 0) == 10
 
 
 def test_a_late_worker_is_left_out_after_the_deadline_and_waited_for_again_when_it_is_back(ring, clock):
     pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0)
-    ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
-    assert pacing.allowed(request(0), 0) == 0
-    clock.now = 59.9
-    assert pacing.allowed(request(0), 0) == 0
-    clock.now = 60.0
-    assert pacing.allowed(request(0), 0) == 10
-    ring.append(numbered_segment(0, 1, iteration=1, end_of_iteration=True))
+    collect(ring, 0, 0)
+    allowed = []
+    for clock.now in (0.0, 59.9, 60.0):
+        allowed.append(pacing.allowed(request(0), 0))
+    assert allowed == [0, 0, 10]
+    for clock.now in (100.0, 1000.0, 10_000.0):
+        assert pacing.allowed(request(1), 0) == 0, "worker 1 is lost, worker 0 is slow: there is nothing new"
+    collect(ring, 0, 1)
     assert pacing.allowed(request(1), 0) == 10, "it is not waited for again"
-    ring.append(numbered_segment(1, 0, iteration=1))
+    collect(ring, 1, 1, ends=False)
     pacing.heard(1)
     assert pacing.allowed(request(1), 0) == 0
-    ring.append(numbered_segment(1, 1, iteration=1, end_of_iteration=True))
+    collect(ring, 1, 1)
     assert pacing.allowed(request(1), 0) == 10
 
 
 def test_the_deadline_holds_although_two_iterations_are_asked_for_in_turn(ring, clock):
     pacing = Lockstep(ring, num_workers=2, straggler_secs=10.0)
-    ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
-    ring.append(numbered_segment(0, 1, iteration=1, end_of_iteration=True))
-    for clock.now in (0.0, 3.0, 6.0, 9.0):
-        assert pacing.allowed(request(0), 0) == 0
-        assert pacing.allowed(request(1), 0) == 0
-    clock.now = 10.0
-    assert pacing.allowed(request(0), 0) == 10
-    assert pacing.allowed(request(1), 0) == 10
-
-
-def test_without_new_experience_nothing_is_drawn_even_if_all_others_are_lost(ring, clock):
-    pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0)
-    ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
-    for clock.now in (0.0, 60.0):
-        pacing.allowed(request(0), 0)
-    for clock.now in (100.0, 1000.0, 10_000.0):
-        assert pacing.allowed(request(1), 0) == 0, "worker 1 is lost, worker 0 is slow"
-
-
-def test_a_worker_that_never_collects_its_random_episodes_does_not_hold_up_the_others(ring):
-    pacing = Asynchronous(ring, max_updates_per_env_step=1.0, init_count=2, init_steps=80)
-    ring.append(numbered_segment(0, 0, steps=40, iteration=-1))
-    ring.append(numbered_segment(0, 1, steps=79))
-    assert pacing.allowed(request(0), 0) == 0
-    ring.append(numbered_segment(0, 2, steps=1))
-    assert pacing.allowed(request(0), 0) == 10
-
-
-def test_asynchronous_allows_so_many_updates_for_each_step_after_the_random_ones(ring):
-    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_count=2, init_steps=200)
-    ring.append(numbered_segment(0, 0, steps=70, iteration=-1))
-    ring.append(numbered_segment(0, 1, steps=30))
-    assert pacing.allowed(request(0), 0) == 0, "one of the two random episodes is missing"
-    ring.append(numbered_segment(1, 0, steps=70, iteration=-1))
-    assert pacing.allowed(request(0, count=100), 0) == 15
-    assert pacing.allowed(request(0, count=100), 15) == 0
-    assert pacing.allowed(request(2, count=100, updates=12), 0) == 3
-    assert pacing.allowed(request(0, count=4), 0) == 4
-
-
-def test_asynchronous_goes_on_with_a_ring_that_was_lost(ring):
-    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_count=1, init_steps=100)
-    assert pacing.allowed(request(7, updates=700), 0) == 0
-    ring.append(numbered_segment(0, 0, steps=70, iteration=-1))
-    ring.append(numbered_segment(0, 1, steps=30))
-    assert pacing.allowed(request(7, count=100, updates=700), 0) == 15
-    assert pacing.allowed(request(7, count=100, updates=700), 15) == 0
-    assert pacing.allowed(request(8, count=100, updates=712), 0) == 3
-    ring.append(numbered_segment(0, 2, steps=2))
-    assert pacing.allowed(request(7, count=100, updates=700), 15) == 1
-
-
-def test_asynchronous_forgives_nothing_that_its_steps_allow(ring):
-    ring.append(numbered_segment(0, 0, steps=70, iteration=-1))
-    ring.append(numbered_segment(0, 1, steps=30))
-    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_count=1, init_steps=100)
-    assert pacing.allowed(request(1, count=100, updates=12), 0) == 3
-    assert pacing.allowed(request(2, count=100, updates=112), 0) == 0, "asked for beforehand"
-
-
-def test_workers_that_join_count_from_their_first_segment_on(ring):
-    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0)
-    ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
-    assert pacing.allowed(request(0), 0) == 10, "nobody else is planned"
-    ring.append(numbered_segment(70, 0, iteration=1, end_of_iteration=False))
-    pacing.heard(70)
-    ring.append(numbered_segment(0, 1, iteration=1, end_of_iteration=True))
-    assert pacing.allowed(request(1), 0) == 0
-    assert pacing.waiting_for(request(1)) == "iteration 1 of workers [70]"
-    ring.append(numbered_segment(70, 1, iteration=1, end_of_iteration=True))
-    assert pacing.allowed(request(1), 0) == 10
+    for iteration in (0, 1):
+        collect(ring, 0, iteration)
+    for clock.now in (0.0, 3.0, 6.0, 9.0, 10.0):
+        allowed = 10 if clock.now == 10.0 else 0
+        assert [pacing.allowed(request(iteration), 0) for iteration in (0, 1)] == [allowed, allowed]
 
 
 def test_a_worker_that_has_left_is_not_waited_for_until_it_is_heard_again(ring, clock):
     left = set()
     pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, has_left=left.__contains__)
-    ring.append(numbered_segment(3, 0, iteration=0, end_of_iteration=True))
+    collect(ring, 3, 0)
     pacing.heard(3)
-    ring.append(numbered_segment(0, 0, iteration=0, end_of_iteration=True))
-    ring.append(numbered_segment(0, 1, iteration=1, end_of_iteration=True))
+    for iteration in (0, 1):
+        collect(ring, 0, iteration)
     assert pacing.allowed(request(1), 0) == 0
     left.add(3)
     assert pacing.allowed(request(1), 0) == 0, "it was asked for less than a second ago"
     clock.now = 1.0
     assert pacing.allowed(request(1), 0) == 10
     left.clear()
-    ring.append(numbered_segment(0, 2, iteration=2, end_of_iteration=True))
+    collect(ring, 0, 2)
     assert pacing.allowed(request(2), 0) == 10
-    ring.append(numbered_segment(3, 1, iteration=3))
+    collect(ring, 3, 3, ends=False)
     pacing.heard(3)
-    ring.append(numbered_segment(0, 3, iteration=3, end_of_iteration=True))
+    collect(ring, 0, 3)
     clock.now = 3.0
     assert pacing.allowed(request(3), 0) == 0
+
+
+def test_asynchronous_allows_so_many_updates_for_each_step_after_the_random_ones(ring):
+    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_count=2, init_steps=200)
+    collect(ring, 0, -1, 70)
+    collect(ring, 0, 0, 30)
+    assert pacing.allowed(request(0), 0) == 0, "one of the two random episodes is missing"
+    collect(ring, 1, -1, 70)
+    assert pacing.allowed(request(0, count=100), 0) == 15
+    assert pacing.allowed(request(0, count=100), 15) == 0
+    assert pacing.allowed(request(2, count=100, updates=12), 0) == 3
+    assert pacing.allowed(request(0, count=4), 0) == 4
+
+
+def test_a_worker_that_never_collects_its_random_episodes_does_not_hold_up_the_others(ring):
+    pacing = Asynchronous(ring, max_updates_per_env_step=1.0, init_count=2, init_steps=80)
+    collect(ring, 0, -1, 40)
+    collect(ring, 0, 0, 79)
+    assert pacing.allowed(request(0), 0) == 0
+    collect(ring, 0, 0, 1)
+    assert pacing.allowed(request(0), 0) == 10
+
+
+def test_asynchronous_goes_on_with_a_ring_that_was_lost_and_forgives_nothing_that_its_steps_allow(ring):
+    pacing = Asynchronous(ring, max_updates_per_env_step=0.5, init_count=1, init_steps=100)
+    assert pacing.allowed(request(7, updates=700), 0) == 0
+    collect(ring, 0, -1, 70)
+    collect(ring, 0, 0, 30)
+    assert pacing.allowed(request(7, count=100, updates=700), 0) == 15
+    assert pacing.allowed(request(7, count=100, updates=700), 15) == 0
+    assert pacing.allowed(request(8, count=100, updates=712), 0) == 3
+    another = Asynchronous(ring, max_updates_per_env_step=0.5, init_count=1, init_steps=100)
+    assert another.allowed(request(1, count=100, updates=12), 0) == 3
+    assert another.allowed(request(2, count=100, updates=112), 0) == 0, "asked for beforehand"
+    collect(ring, 0, 0, 2)
+    assert pacing.allowed(request(7, count=100, updates=700), 15) == 1
 
 
 # Updates as experience asks for them.
@@ -162,37 +146,36 @@ def test_a_worker_that_has_left_is_not_waited_for_until_it_is_heard_again(ring, 
 
 def due(pacing, iteration, updates, first=0):
     """Minibatches of an iteration that begins, or goes on, after so many updates; None while that can't be told."""
-    settled = pacing.settle(Request(1, iteration, first, AS_DUE, updates))
+    settled = pacing.settle(request(iteration, AS_DUE, updates, first))
     return None if settled is None else settled.count
 
 
 def test_each_iteration_gets_what_its_experience_asks_for_and_rounding_loses_nothing(ring):
-    pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, updates_per_env_step=0.3)
-    ring.append(numbered_segment(0, 0, steps=40, iteration=-1, end_of_iteration=True))
-    updates = []
-    for number, steps in enumerate([7, 1, 1, 13, 8]):
-        assert due(pacing, number, sum(updates)) is None
-        ring.append(numbered_segment(0, 1 + number, steps=steps, iteration=number, end_of_iteration=True))
-        updates.append(due(pacing, number, sum(updates)))
+    pacing, updates = Lockstep(ring, num_workers=1, straggler_secs=60.0, updates_per_env_step=0.3), []
+    collect(ring, 0, -1, 40)
+    for iteration, steps in enumerate([7, 1, 1, 13, 8]):
+        assert due(pacing, iteration, sum(updates)) is None
+        collect(ring, 0, iteration, steps)
+        updates.append(due(pacing, iteration, sum(updates)))
     assert updates == [2, 0, 0, 4, 3]  # 2.1, 2.4, 2.7, 6.6 and 9.0 in all; the 40 random steps do not count.
 
 
 def test_what_belongs_to_the_next_iteration_waits_for_it_and_what_is_late_counts_in_the_next(ring):
     pacing = Lockstep(ring, num_workers=2, straggler_secs=60.0, updates_per_env_step=2.0)
-    ring.append(numbered_segment(0, 0, steps=5, iteration=0, end_of_iteration=True))
-    ring.append(numbered_segment(0, 1, steps=3, iteration=1, end_of_iteration=True))
-    ring.append(numbered_segment(1, 0, steps=4, iteration=0, end_of_iteration=True))
+    collect(ring, 0, 0, 5)
+    collect(ring, 0, 1, 3)
+    collect(ring, 1, 0, 4)
     assert due(pacing, 0, 0) == 2 * (5 + 4)
-    ring.append(numbered_segment(1, 1, steps=6, iteration=0))
-    ring.append(numbered_segment(1, 2, steps=1, iteration=1, end_of_iteration=True))
+    collect(ring, 1, 0, 6, ends=False)
+    collect(ring, 1, 1, 1)
     assert due(pacing, 1, 18) == 2 * (3 + 6 + 1)
     assert due(pacing, 1, 18 + 11, first=11) == 9, "after a stop in mid-iteration"
 
 
 def test_a_ring_that_has_lost_experience_asks_for_the_iterations_own(ring):
     pacing = Lockstep(ring, num_workers=1, straggler_secs=60.0, updates_per_env_step=1.0)
-    ring.append(numbered_segment(0, 0, steps=9, iteration=70, end_of_iteration=True))
-    ring.append(numbered_segment(0, 1, steps=5, iteration=71, end_of_iteration=True))
+    collect(ring, 0, 70, 9)
+    collect(ring, 0, 71, 5)
     assert due(pacing, 71, 1000) == 5
     assert due(pacing, 71, 1002, first=2) == 3
 
@@ -208,23 +191,22 @@ def order_of(ring):
     return WorkerOrder(ring, lambda iteration: range(2 if iteration == INIT_ITERATION else WORKERS))
 
 
-def segments_of(worker, incarnation=1, first_iteration=INIT_ITERATION):
+def segments_of(worker, incarnation=1, iterations=range(INIT_ITERATION, ITERATIONS), first_number=0):
     """All segments of a worker, in its order: two in each of its iterations."""
-    first = max(first_iteration, 0 if worker == 2 else INIT_ITERATION)
-    parts = [(iteration, part) for iteration in range(first, ITERATIONS) for part in range(SEGMENTS)]
+    parts = [(i, part) for i in iterations for part in range(SEGMENTS) if worker != 2 or i != INIT_ITERATION]
+    more = {"incarnation": incarnation}
     return [
-        numbered_segment(
-            worker, number, iteration=iteration, incarnation=incarnation, end_of_iteration=part == SEGMENTS - 1
-        )
-        for number, (iteration, part) in enumerate(parts)
+        numbered_segment(worker, number, iteration=iteration, end_of_iteration=part == SEGMENTS - 1, **more)
+        for number, (iteration, part) in enumerate(parts, first_number)
     ]
 
 
-def store(ring, order, segment):
-    ready = order.take(segment)
-    while ready:
-        assert ring.extend(ready) == len(ready)
-        ready = order.release()
+def store(ring, order, *segments):
+    for segment in segments:
+        ready = order.take(segment)
+        while ready:
+            assert ring.extend(ready) == len(ready)
+            ready = order.release()
 
 
 def stored(ring):
@@ -254,10 +236,7 @@ def test_however_they_come_they_are_stored_by_iteration_and_worker(tmp_path):
 
 def test_a_restarted_worker_begins_its_iteration_anew(ring):
     order = order_of(ring)
-    for segment in segments_of(0)[:2] + segments_of(1)[:1]:
-        store(ring, order, segment)
-    for segment in segments_of(1, incarnation=2)[:2]:
-        store(ring, order, segment)
+    store(ring, order, *segments_of(0)[:2], segments_of(1)[0], *segments_of(1, incarnation=2)[:2])
     assert stored(ring) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert ring.worker(1).incarnation == 2
     store(ring, order, segments_of(1)[1])
@@ -266,11 +245,8 @@ def test_a_restarted_worker_begins_its_iteration_anew(ring):
 
 def test_an_iteration_that_was_half_stored_goes_on_where_it_was(ring):
     """The process was killed between two appends of one iteration."""
-    for segment in segments_of(0)[:2] + segments_of(1)[:1]:
-        ring.append(segment)
-    order = order_of(ring)
-    for segment in segments_of(0)[:2] + segments_of(1)[:2]:
-        store(ring, order, segment)
+    ring.extend(segments_of(0)[:2] + segments_of(1)[:1])
+    store(ring, order_of(ring), *segments_of(0)[:2], *segments_of(1)[:2])
     assert stored(ring) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
@@ -292,28 +268,13 @@ def test_an_iteration_waits_for_room_and_is_stored_whole_when_there_is(ring):
 def test_what_was_stored_while_a_worker_started_again_is_not_stored_twice(ring):
     """It collects the iteration once more, because it was told of it before it was stored."""
     order = order_of(ring)
-    for worker in range(2):
-        for segment in segments_of(worker):
-            store(ring, order, segment)
-    for segment in segments_of(2):
-        store(ring, order, segment)
+    for worker in range(WORKERS):
+        store(ring, order, *segments_of(worker))
     before = stored(ring)
-    for again in segments_of(1, incarnation=2, first_iteration=ITERATIONS - 1):
-        store(ring, order, again)
+    store(ring, order, *segments_of(1, incarnation=2, iterations=[ITERATIONS - 1]))
     assert stored(ring) == before
     for worker in range(WORKERS):  # The next iteration: the new process of worker 1 begins to count anew.
         incarnation, first = (2, 0) if worker == 1 else (1, len(segments_of(worker)))
-        for part in range(SEGMENTS):
-            store(
-                ring,
-                order,
-                numbered_segment(
-                    worker,
-                    first + part,
-                    iteration=ITERATIONS,
-                    incarnation=incarnation,
-                    end_of_iteration=part == SEGMENTS - 1,
-                ),
-            )
+        store(ring, order, *segments_of(worker, incarnation, [ITERATIONS], first))
     assert len(stored(ring)) == len(before) + WORKERS * SEGMENTS
     assert ring.worker(1).incarnation == 2 and ring.worker(1).number == SEGMENTS - 1

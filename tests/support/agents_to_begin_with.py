@@ -83,5 +83,5 @@ def saved(agent, tmp_path):
     folder = RunPaths(tmp_path / "run").trainer_checkpoints
     folder.mkdir(parents=True)
     checkpoints, _ = checkpoints_of(folder, agent)
-    checkpoints.save(5.0, {}, wait=True)
+    checkpoints.save(5.0, wait=True)
     return str(folder.parent)

@@ -16,8 +16,7 @@ from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.metrics import MetricsLog, read_rows
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer import trainer as trainer_module
-from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
-from tfagents_system.trainer.evaluations import WorkerReports
+from tfagents_system.trainer.evaluations import EvaluatedCheckpoints, WorkerReports
 from tfagents_system.trainer.iteration_plan import TrainerState
 from tfagents_system.trainer.trainer import Trainer
 from tfagents_system.trainer.training_log import TrainingLog

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.fakes import FakeParams
 from tfagents_system.envs.curriculum import EvaluatedTask
-from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
+from tfagents_system.trainer.evaluations import EvaluatedCheckpoints
 from tfagents_system.trainer.iteration_plan import TrainerState
 
 WIND = {"iters": [0, 20, 40], "range": [0.0, 0.2], "apply_to_eval": True}

@@ -23,7 +23,7 @@ from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.metrics import MetricsLog, read_rows
 from tfagents_system.run_files.run_lock import TOKEN_VARIABLE
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
+from tfagents_system.trainer.evaluations import EvaluatedCheckpoints
 from tfagents_system.trainer.iteration_plan import IterationPlan, TrainerState
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.trainer_checkpoints import TrainerSaves, _SavedState
@@ -167,7 +167,7 @@ class Life:
         result = {"eval_return": self._results[iteration], "eval/start": int(self._weights_of(iteration)[-1])}
         self._evaluated.take(self._metrics.write({**row, **result}))
 
-    def _save(self, secs: float, further: Any, *, wait: bool) -> None:
+    def _save(self, secs: float, *, wait: bool) -> None:
         saved = {"state": json.loads(_SavedState(self.state).serialize()), "weights": self._weights}
         self._moment()
         if self._checkpoint.exists():

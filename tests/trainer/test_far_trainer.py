@@ -67,7 +67,7 @@ def test_its_agent_is_here_and_the_header_of_the_ring_is_in_a_checkpoint_of_the_
     here.parent.mkdir()
     checkpoints = checkpoints_here(server, here)
     store(server, 0)
-    while_turning(server, lambda: checkpoints.save(20.0, {}, wait=True))
+    while_turning(server, lambda: checkpoints.save(20.0, wait=True))
     ours = kept_checkpoints.newest_complete(here)
     assert ours is not None and ours.has_agent and not ours.has_replay
     assert env_steps_of(server, ours.name) == 10
@@ -76,14 +76,14 @@ def test_its_agent_is_here_and_the_header_of_the_ring_is_in_a_checkpoint_of_the_
     assert kept_checkpoints.newest_complete(server.checkpoints, with_agent=True) is None, "no trainer resumes from it"
 
     store(server, 1)
-    while_turning(server, lambda: checkpoints.save(20.0, {}, wait=True))
+    while_turning(server, lambda: checkpoints.save(20.0, wait=True))
     again = kept_checkpoints.newest_complete(here)
     assert again is not None and again.name != ours.name, "a second one of the same train step"
     assert env_steps_of(server, again.name) == 20
 
     new = checkpoints_here(server, tmp_path / "new")  # Of a trainer that has lost its directory.
     store(server, 2)
-    while_turning(server, lambda: new.save(20.0, {}, wait=True))
+    while_turning(server, lambda: new.save(20.0, wait=True))
     server.turn_until(lambda: server.snapshots.written == 3)
     assert env_steps_of(server, ours.name) == 30, "the name that the lost one had, too"
 
@@ -101,7 +101,7 @@ def test_it_asks_again_where_the_server_did_not_get_it(
     store(server, 0)
     monkeypatch.setattr(server.connection, "try_put", lose_first)
     monkeypatch.setattr(trainer_checkpoints, "_ASK_AGAIN_SECS", 0.1)
-    while_turning(server, lambda: checkpoints.save(20.0, {}, wait=True))
+    while_turning(server, lambda: checkpoints.save(20.0, wait=True))
     ours = kept_checkpoints.newest_complete(tmp_path / "here")
     assert tries == [tables.SNAPSHOTS] * 2 and ours is not None and env_steps_of(server, ours.name) == 10
 

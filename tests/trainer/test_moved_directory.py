@@ -60,10 +60,10 @@ def test_checkpoints(paths, monkeypatch):
     with monkeypatch.context() as patch:
         moved_while_it_is_written(patch, trainer_checkpoints, paths.exp_dir)
         with pytest.raises(SaveError, match="can't be written"):
-            checkpoints.save(5.0, {}, wait=True)
+            checkpoints.save(5.0, wait=True)
     assert not paths.exp_dir.exists()
     paths.exp_dir.with_name("elsewhere").rename(paths.exp_dir)
-    checkpoints.save(5.0, {}, wait=True)
+    checkpoints.save(5.0, wait=True)
     assert newest_complete(folder) is not None
 
 

@@ -27,7 +27,7 @@ def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_pa
     assert checkpoints.restore() is None
     update = BlockUpdate(agent, B, TransitionForm(), seed=5)
     update(block(3))
-    checkpoints.save(5.0, {"env_steps": 900}, wait=True)
+    checkpoints.save(5.0, wait=True)
     update(block(4, seed=1))
 
     other, other_state = build(), TrainerState()
@@ -49,11 +49,11 @@ def test_no_agent_begins_anew_where_the_run_has_lost_its_checkpoints(tmp_path):
     agent, folder, record = build(), tmp_path / "checkpoints", tmp_path / "saved.json"
     checkpoints, _ = checkpoints_of(folder, agent, record=record)
     assert checkpoints.restore() is None
-    checkpoints.save(5.0, {}, wait=True)
+    checkpoints.save(5.0, wait=True)
     shutil.rmtree(folder)
     assert checkpoints_of(folder, agent, record=record)[0].restore() is None, "it was at 0"
     agent.train_step_counter.assign_add(10)
-    checkpoints.save(5.0, {}, wait=True)
+    checkpoints.save(5.0, wait=True)
     index = folder / "checkpoint_0000000010" / "agent.index"
     index.write_bytes(index.read_bytes()[:-1])
     with pytest.raises(UserError, match="after 10 updates in .*, and all 1 in it are damaged: put back"):
@@ -72,7 +72,7 @@ def test_without_an_answer_of_the_replay_server_it_is_complete_without_its_part(
 
     monkeypatch.setattr(checkpoints_module, "time", types.SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
     checkpoints, asked = checkpoints_of(tmp_path, build(), answer=False)
-    checkpoints.save(1.5, {}, wait=False)
+    checkpoints.save(1.5, wait=False)
     for secs in (0.0, 1.25):
         now[0] += secs
         until(lambda: looks.count(now[0]) > 1, 20.0, "a look for its part")
@@ -88,12 +88,12 @@ def test_without_an_answer_of_the_replay_server_it_is_complete_without_its_part(
 def test_a_checkpoint_that_cant_be_written_is_an_error_and_the_one_before_it_stays(tmp_path):
     agent = build()
     checkpoints, _ = checkpoints_of(tmp_path / "there", agent)
-    checkpoints.save(5.0, {}, wait=True)
+    checkpoints.save(5.0, wait=True)
     before = kept_checkpoints.newest_complete(tmp_path / "there")
     agent.train_step_counter.assign_add(1)
     (tmp_path / "there" / "checkpoint_0000000001.partial").write_text("a file is in the way")
     with pytest.raises(SaveError, match="can't be written"):
-        checkpoints.save(5.0, {}, wait=True)
+        checkpoints.save(5.0, wait=True)
     assert kept_checkpoints.newest_complete(tmp_path / "there") == before
 
 
@@ -105,10 +105,10 @@ def test_an_error_while_it_is_completed_is_raised_by_the_next_save(tmp_path, mon
 
     with monkeypatch.context() as patched:
         patched.setattr(kept_checkpoints, "finish", full)
-        checkpoints.save(5.0, {}, wait=False)
+        checkpoints.save(5.0, wait=False)
         with pytest.raises(SaveError, match="No space left on device"):
-            checkpoints.save(5.0, {}, wait=True)
-    checkpoints.save(5.0, {}, wait=True)
+            checkpoints.save(5.0, wait=True)
+    checkpoints.save(5.0, wait=True)
     assert kept_checkpoints.newest_complete(tmp_path) is not None
 
 
@@ -121,7 +121,7 @@ def test_an_error_while_it_is_completed_is_raised_by_the_next_save(tmp_path, mon
     ],
 )
 def test_a_checkpoint_of_another_agent_is_refused_in_words(tmp_path, before, after):
-    checkpoints_of(tmp_path, build(**before))[0].save(5.0, {}, wait=True)
+    checkpoints_of(tmp_path, build(**before))[0].save(5.0, wait=True)
     with pytest.raises(
         UserError, match=r"TrainParams have different agents \(.* and .*\): .*choose another SAC_EXP_NAME"
     ):
@@ -129,7 +129,7 @@ def test_a_checkpoint_of_another_agent_is_refused_in_words(tmp_path, before, aft
 
 
 def test_an_alpha_that_is_fixed_is_that_of_the_params_not_of_the_checkpoint(tmp_path):
-    checkpoints_of(tmp_path, build(sac_log_alpha=-2.0))[0].save(5.0, {}, wait=True)
+    checkpoints_of(tmp_path, build(sac_log_alpha=-2.0))[0].save(5.0, wait=True)
     for learns, expected in ((False, 0.5), (True, -2.0)):
         params = type("Params", (Params,), {"sac_log_alpha": 0.5, "learn_entropy_coef": learns})({"horizon": 10})
         agent = build(sac_log_alpha=params.sac_log_alpha, learn_entropy_coef=learns)

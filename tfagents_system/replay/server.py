@@ -124,20 +124,14 @@ class ReplayService:
         snapshots: SnapshotWriter,
         order: WorkerOrder | None = None,
     ) -> None:
-        self._ring = ring
-        self._connection = connection
-        self._max_workers = max_workers
-        self._draw_settings = draw
-        self._pacing = pacing
-        self._snapshots = snapshots
-        self._order = order
-        self._blocks = blocks
+        self._ring, self._connection, self._blocks = ring, connection, blocks
+        self._max_workers = min(max_workers, MAX_WORKERS)
+        self._draw_settings, self._pacing, self._snapshots, self._order = draw, pacing, snapshots, order
         self._wake = threading.Event()
         self._segments = connection.reader(tables.SEGMENTS, prefetch=_ITEMS_A_ROUND, wake=self._wake)
         self._requests = connection.reader(tables.REQUESTS, wake=self._wake)
         self._snapshot_requests = connection.reader(tables.SNAPSHOTS, wake=self._wake)
-        self._priorities = draw.priorities
-        if self._priorities is not None:
+        if draw.priorities is not None:
             self._td_errors = connection.reader(tables.PRIORITIES, wake=self._wake)
         self._pending: list[tuple[tables.Request, int]] = []  # with the number of minibatches already sent
         self._server_start = time.time_ns()
@@ -147,8 +141,7 @@ class ReplayService:
         self._tell_at = 0.0
         self._received = 0
         self.time_shares = TimeShares(after_first=None)
-        self.duplicates = 0
-        self.malformed = 0
+        self.duplicates = self.malformed = 0
         self._publish_stored()
 
     @property
@@ -167,9 +160,9 @@ class ReplayService:
     def step(self) -> None:
         """Takes in what has arrived, then serves what may be served; waits a few ms where there was nothing to do."""
         self._wake.clear()
-        if self._priorities is not None:
+        if (priorities := self._draw_settings.priorities) is not None:
             with self.time_shares.spend("priorities"):
-                self._measure(self._priorities)
+                self._measure(priorities)
         self._take_snapshots()
         stored = self._ingest()
         served = self._serve()
@@ -210,7 +203,14 @@ class ReplayService:
         with self.time_shares.spend("storing"):
             while count < _ITEMS_A_ROUND and (arrays := self._segments.get(0)) is not None:
                 count += 1
-                self._store(self._read_segments(arrays))
+                segments = self._read_segments(arrays)
+                if self._order is None:
+                    self._append(segments)
+                else:
+                    for segment in segments:
+                        self._append(self._order.take(segment))
+                for worker_id in {segment.worker_id for segment in segments}:
+                    self._pacing.heard(worker_id)
             self._received += count
             if count == 0 and self._order is not None:
                 count = self._append(self._order.release())
@@ -223,7 +223,7 @@ class ReplayService:
         try:
             segments = from_wire(arrays, self._ring.layout)
             for segment in segments:
-                if segment.worker_id >= min(self._max_workers, MAX_WORKERS):
+                if segment.worker_id >= self._max_workers:
                     raise MalformedSegmentError(f"worker {segment.worker_id} of at most {self._max_workers}")
                 if segment.num_rows > self._ring.max_segment_rows:
                     raise MalformedSegmentError(f"{segment.num_rows} rows, {self._ring.max_segment_rows} may be")
@@ -231,15 +231,6 @@ class ReplayService:
         except MalformedSegmentError as error:
             self._refuse("segment", error)
             return []
-
-    def _store(self, segments: Sequence[Segment]) -> None:
-        if self._order is None:
-            self._append(segments)
-        else:
-            for segment in segments:
-                self._append(self._order.take(segment))
-        for worker_id in {segment.worker_id for segment in segments}:
-            self._pacing.heard(worker_id)
 
     def _append(self, segments: Sequence[Segment]) -> int:
         """Stores segments, and returns how many there were."""
@@ -311,35 +302,29 @@ class ReplayService:
         self._pending.sort(key=lambda pending: pending[0].iteration)
 
     def _next_count(self) -> int | None:
-        """Minibatches of the next block, for the oldest request; None while it is held back."""
-        request, done = self._pending[0]
+        """Minibatches of the next block, for the oldest request; None while it is held back.
+
+        An iteration that is complete has no updates where there is nothing to train on: they become due with a later
+        one. It is not held back: its workers would wait for its end, and with them what is to be trained on.
+        """
+        (request, done), most = self._pending[0], self._draw_settings.max_block_minibatches
         if request.iteration == tables.OFFLINE:
-            return min(request.count - done, self._draw_settings.max_block_minibatches)
+            return min(request.count - done, most)
+        why = _why_untrained(self._ring)
         if request.count == tables.AS_DUE:
-            settled = self._settle(request)
+            settled = self._pacing.settle(request)
             if settled is None:
                 return None
-            self._pending[0] = (settled, 0)
+            if settled.count and why is not None:
+                what, secs = "iteration %d has no updates yet%s", 60
+                logging.log_every_n_seconds(logging.WARNING, what, secs, request.iteration, why)
+                settled = dataclasses.replace(settled, count=0)
             request = settled
+            self._pending[0] = (request, 0)
         if request.count == 0:
             return 0  # A block that says so.
-        if _why_untrained(self._ring) is not None:
-            return None
-        allowed = self._pacing.allowed(request, done)
-        return min(allowed, self._draw_settings.max_block_minibatches) if allowed > 0 else None
-
-    def _settle(self, request: tables.Request) -> tables.Request | None:
-        """See `Pacing.settle`. An iteration that is complete has no updates where there is nothing to train on.
-
-        They become due with a later one. It is not held back: its workers would wait for its end, and with them what
-        is to be trained on.
-        """
-        settled, why = self._pacing.settle(request), _why_untrained(self._ring)
-        if settled is None or settled.count == 0 or why is None:
-            return settled
-        what, secs = "iteration %d has no updates yet%s", 60
-        logging.log_every_n_seconds(logging.WARNING, what, secs, request.iteration, why)
-        return dataclasses.replace(settled, count=0)
+        allowed = self._pacing.allowed(request, done) if why is None else 0
+        return min(allowed, most) if allowed > 0 else None
 
 
 def _why_untrained(ring: Ring) -> str | None:
@@ -359,15 +344,11 @@ def _why_untrained(ring: Ring) -> str | None:
 
 def _open_ring(role: Role, layout: Layout, work: LongWork) -> Ring:
     params, paths, taken = role.params, role.paths, taken_by(role.paths)
-    ring = open_ring(
+    folder, rows = (
         role.variables.replay_dir or paths.replay,
-        paths,
-        layout,
-        capacity_rows(params, layout),
-        slack_rows(params, layout),
-        from_checkpoint=role.deterministic,
-        work=work,
+        (capacity_rows(params, layout), slack_rows(params, layout)),
     )
+    ring = open_ring(folder, paths, layout, *rows, from_checkpoint=role.deterministic, work=work)
     if taken is not None and taken.has_rows:
         work.doing = "experience of another run"
         # In lock-step an iteration promises updates for its own steps; else the ratio is a limit.
@@ -441,13 +422,7 @@ def _pacing(role: Role, ring: Ring) -> Pacing:
         return Asynchronous(ring, most_updates_per_env_step(params), random_count(params), random_steps(params))
     # A deterministic run waits for every worker, however late it is.
     straggler_secs = math.inf if role.deterministic else role.variables.straggler_secs
-    return Lockstep(
-        ring,
-        role.variables.num_collect_workers,
-        straggler_secs,
-        has_left=role.has_left,
-        updates_per_env_step=updates_ratio(params),
-    )
+    return Lockstep(ring, role.variables.num_collect_workers, straggler_secs, role.has_left, updates_ratio(params))
 
 
 def _workers_of(role: Role, iteration: int) -> range:

@@ -19,8 +19,7 @@ from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.role import Role
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.run_files.taken import taken_by
-from tfagents_system.trainer.best_policy import EvaluatedCheckpoints
-from tfagents_system.trainer.evaluations import WorkerReports
+from tfagents_system.trainer.evaluations import EvaluatedCheckpoints, WorkerReports
 from tfagents_system.trainer.iteration_plan import IterationPlan, Minibatches, parts_of
 from tfagents_system.trainer.learner import Learner
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -216,15 +215,12 @@ class Trainer:
             self._publisher.check()
             self._log.beat("waiting", waiting_for=f"experience of iteration {iteration}")
             self._reports.take()
-            self._repeat_if_restarted()
+            self._publisher.repeat_if_restarted(self._reports.arrays)
             self._save_if_due()
 
         self._publisher.check()
         with self._shares.spend("waiting"):
             return self._minibatches.next(iteration, first, while_waiting)
-
-    def _repeat_if_restarted(self) -> None:
-        self._publisher.repeat_if_restarted(self._reports.arrays)
 
     # Publishing.
 
@@ -267,7 +263,7 @@ class Trainer:
                 what = f"the evaluation of iteration {reports.version} by workers {reports.missing()}"
                 self._log.beat("waiting", waiting_for=what)
                 reports.take()
-                self._repeat_if_restarted()
+                self._publisher.repeat_if_restarted(self._reports.arrays)
                 time.sleep(_EVALUATION_POLL_SECS)
 
     # Saving.

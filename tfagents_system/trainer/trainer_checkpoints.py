@@ -7,7 +7,7 @@ import dataclasses
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,12 +122,11 @@ class TrainerCheckpoints:
             ) from None
         return newest
 
-    def save(self, replay_secs: float, further: Mapping[str, Any], *, wait: bool) -> None:
+    def save(self, replay_secs: float, *, wait: bool) -> None:
         """Writes a checkpoint of this moment.
 
         Args:
           replay_secs: How long the replay server may take; after that the checkpoint is completed without its part.
-          further: For the manifest.
           wait: Return when it is complete. Else an error of completing it is raised by the next call.
 
         Raises:
@@ -135,6 +134,7 @@ class TrainerCheckpoints:
         """
         self.wait()
         train_step, iteration = int(self._train_step.numpy()), self._state.iteration
+        further = {"env_steps": self._state.env_steps}  # For the manifest.
         try:
             partial = kept_checkpoints.begin(self._folder, train_step)
             with held(partial) as folder:
@@ -302,9 +302,7 @@ class TrainerSaves:
         state, before = self._state, self._state.saved_policies
         state.saved_policies = [*before, state.policies_in_use][-3:]  # While it is written the two before it are kept.
         try:
-            self._learner.checkpoints.save(
-                min(_REPLAY_SAVE_SECS, self._deadline_secs / 2), {"env_steps": state.env_steps}, wait=wait
-            )
+            self._learner.checkpoints.save(min(_REPLAY_SAVE_SECS, self._deadline_secs / 2), wait=wait)
         except SaveError:
             state.saved_policies = before
             raise

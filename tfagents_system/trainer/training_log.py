@@ -117,42 +117,6 @@ class CallbackError(UserError):
     """A callback of the user's has raised."""
 
 
-class Callbacks:
-    """The user's callbacks. The first answer of one of them ends the run.
-
-    Args:
-      params: Of the run.
-      rows: Reads all that is logged.
-    """
-
-    def __init__(self, params: TrainParamsBase, rows: Callable[[], Sequence[Row]]) -> None:
-        self._callbacks = list(params.callbacks_ctor())
-        self._rows = rows
-        self.why: str | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self._callbacks)
-
-    def tell(self, moment: str, row: Row) -> None:
-        """Calls all of them; `why` then says why the run ends, if it does.
-
-        Raises:
-          CallbackError: One has raised.
-        """
-        logged = Logged(moment, row, self._rows)
-        for callback in self._callbacks:
-            name = getattr(callback, "__name__", type(callback).__name__)
-            try:
-                answer = callback(logged)
-            except Exception as error:
-                raise CallbackError(
-                    f"callback {name} of TrainParams.callbacks_ctor raised {describe_error(error)}: correct it, and "
-                    "go on in another run (--from RUN --take all)"
-                ) from error
-            if answer:
-                self.why = self.why or (answer if isinstance(answer, str) else f"callback {name} says so")
-
-
 class TrainingRow:
     """Gathers what the next row is made of.
 
@@ -191,8 +155,10 @@ class TrainingRow:
             self._policy_ages.append(policy_age_updates)
 
     def clear(self) -> None:
-        """Training goes back: what was measured is no longer meant."""
-        self._forget()
+        """Forgets what was measured: it is in a row, or training goes back."""
+        self._losses.clear()
+        self._reports.clear()
+        self._policy_ages.clear()
         self._since = None
 
     def take(self, iteration: int, train_step: int, env_steps: int) -> dict[str, Any]:
@@ -217,14 +183,9 @@ class TrainingRow:
         if self._reports:
             self.curriculum = self._reports[-1].curriculum
         row.update({f"curriculum/{name}": value for name, value in self.curriculum.items()})
+        self.clear()
         self._since = (now, train_step, env_steps)
-        self._forget()
         return row
-
-    def _forget(self) -> None:
-        self._losses.clear()
-        self._reports.clear()
-        self._policy_ages.clear()
 
 
 def _mean(weighted: Sequence[tuple[float, int]]) -> float:
@@ -247,14 +208,15 @@ class TrainingLog:
     def __init__(
         self, role: Role, learner: Learner, plan: IterationPlan, saves: TrainerSaves, shares: TimeShares
     ) -> None:
-        self._role, self._params = role, role.params
-        self._learner, self._state, self._plan, self._saves, self._shares = learner, learner.state, plan, saves, shares
+        self._role, self._params, self._learner, self._state = role, role.params, learner, learner.state
+        self._plan, self._saves, self._shares = plan, saves, shares
         self.training_row = TrainingRow(learner.agent)
         self._metrics = MetricsLog(role.paths, Curriculum.from_config(role.params.env_config).names)
         self._episode_rows = EpisodeRows(role.paths)
         self._episodes: list[EpisodeOfWorker] = []  # Since the last row about training.
         self._early_end = EarlyEnd(role.params)
-        self._callbacks = Callbacks(role.params, self._metrics.rows)
+        self._callbacks = list(role.params.callbacks_ctor())
+        self._end_of_callbacks: str | None = None  # The first answer of one of them ends the run.
         self.newest: dict[str, Any] = {}
 
     def begin(self, train_step: int) -> Sequence[Mapping[str, Any]]:
@@ -271,7 +233,7 @@ class TrainingLog:
         self._episode_rows.rewind(train_step, self._state.iteration)
         rows = self._metrics.rows()
         self._early_end.begin(rows)
-        self._callbacks.why = None
+        self._end_of_callbacks = None
         return rows
 
     def close(self) -> None:
@@ -324,14 +286,24 @@ class TrainingLog:
     # The end.
 
     def tell_callbacks(self, moment: str, further: Mapping[str, Any]) -> None:
-        """Calls the user's callbacks with where training is and what else there is to know of this moment."""
-        if self._callbacks:
-            where = {
-                "train_step": self._learner.train_step,
-                "iteration": self._state.iteration,
-                "env_steps": self._state.env_steps,
-            }
-            self._callbacks.tell(moment, {**where, **further})
+        """Calls the user's callbacks with where training is and what else there is to know of this moment.
+
+        Raises:
+          CallbackError: One has raised.
+        """
+        where = {"iteration": self._state.iteration, "env_steps": self._state.env_steps}
+        logged = Logged(moment, {"train_step": self._learner.train_step, **where, **further}, self._metrics.rows)
+        for callback in self._callbacks:
+            name = getattr(callback, "__name__", type(callback).__name__)
+            try:
+                answer = callback(logged)
+            except Exception as error:
+                raise CallbackError(
+                    f"callback {name} of TrainParams.callbacks_ctor raised {describe_error(error)}: correct it, and "
+                    "go on in another run (--from RUN --take all)"
+                ) from error
+            if answer and self._end_of_callbacks is None:
+                self._end_of_callbacks = answer if isinstance(answer, str) else f"callback {name} says so"
 
     @property
     def looks_at_evaluations(self) -> bool:
@@ -343,7 +315,7 @@ class TrainingLog:
         state = self._state
         if state.ended_for != self._early_end.settings:  # They were changed, so that the run continues.
             state.ended_early = None
-        if state.ended_early is None and (why := self._early_end.why or self._callbacks.why or self._why_of_steps()):
+        if state.ended_early is None and (why := self._early_end.why or self._end_of_callbacks or self._why_of_steps()):
             state.ended_early, state.ended_for = why, self._early_end.settings
             logging.info("iteration %d is the last: %s", state.iteration, why)
         return state.iteration >= self._params.num_iter or state.ended_early is not None
