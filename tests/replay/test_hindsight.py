@@ -360,14 +360,6 @@ def test_after_a_restart_a_rollback_and_damage_it_is_that_of_the_rows(tmp_path: 
     assert found.episode[0] != found.episode[1]
 
 
-def test_an_episode_of_one_worker_is_none_of_another_s(tmp_path: Path) -> None:
-    ring = goal_ring(tmp_path)
-    writer = Writer(ring)
-    for worker in (0, 1, 2):  # Each calls it the same.
-        writer.whole(worker, 5, 10)
-    check(ring)
-
-
 def test_what_was_taken_over_has_numbers_of_its_own(tmp_path: Path) -> None:
     """Of two runs, whose workers number their episodes alike, and of one that has not said what belongs together."""
     sources = []
@@ -442,13 +434,9 @@ def test_it_has_the_values_of_the_iteration_that_is_drawn_for() -> None:
     assert [near(goals.at(iteration)) for iteration in (0, 4, 5, 8, 9, 30)] == [3, 3, 2, 2, 1, 1]
     assert env.calls == ["reset", "reach=3", "reset", "reach=2", "reset", "reach=1", "reset"]
     assert near(goals.at(4)) == 3, "a trainer that was restarted asks for an earlier iteration"
-    assert near(goals_of(Narrowing(), CURRICULUM).at(6)) == 2, "and so does a restarted server"
-
-
-def test_without_a_curriculum_it_is_reset_once() -> None:
     env = Narrowing()
     goals = goals_of(env, {})
-    assert near(goals.at(0)) == near(goals.at(7)) == 9 and env.calls == ["reset"]
+    assert near(goals.at(0)) == near(goals.at(7)) == 9 and env.calls == ["reset"], "without a curriculum"
 
 
 class Numbered(GoalParams):

@@ -103,9 +103,10 @@ def test_a_live_server_refuses_or_takes_and_lives_on(server, arrays):
 
 def test_a_server_that_was_sent_malformed_segments_still_stores_and_draws(server):
     refused = server.service.malformed
+    server.connection._client.insert(np.int64(3), {tables.SEGMENTS: 1.0})  # A number alone.
     for table in (tables.SEGMENTS, tables.SEGMENTS, tables.REQUESTS, tables.SNAPSHOTS):
         server.connection.put(table, [np.zeros(3, np.int64)])
-    server.turn_until(lambda: server.service.malformed == refused + 4)
+    server.turn_until(lambda: server.service.malformed == refused + 5)
     incarnation, iteration = 2**63 - 1, 2**62
     segment = numbered_segment(steps=50, incarnation=incarnation, iteration=iteration, end_of_iteration=True)
     segment.number = server.ring.worker(0).number + 1 if server.ring.worker(0).incarnation == incarnation else 0
@@ -127,11 +128,3 @@ def test_segments_that_do_not_fit_this_ring_are_refused(server):
         server.connection.put(tables.SEGMENTS, segment.to_wire())
     server.turn_until(lambda: server.service.malformed == refused + 2)
     assert server.ring.env_steps == stored
-
-
-def test_a_number_alone_is_refused_and_its_reader_lives_on(server):
-    refused = server.service.malformed
-    server.connection._client.insert(np.int64(3), {tables.SEGMENTS: 1.0})
-    server.turn_until(lambda: server.service.malformed == refused + 1)
-    server.connection.put(tables.SEGMENTS, [np.zeros(3, np.int64)])
-    server.turn_until(lambda: server.service.malformed == refused + 2)

@@ -45,19 +45,6 @@ def test_an_iteration_is_drawn_when_its_experience_is_there_in_blocks_of_bounded
     np.testing.assert_allclose(actions[..., 1], ids[..., 2] / 1e4)
 
 
-def test_a_wait_for_experience_that_is_not_held_out_is_told(server):
-    ask(server, iteration=0)
-    segment = numbered_segment(steps=50, iteration=0, end_of_iteration=True, held_out=True)
-    server.connection.put(tables.SEGMENTS, segment.to_wire())
-    server.turn_until(lambda: server.ring.held_out_steps == 50)
-    server.turn()
-    assert server.service.waiting_for == (
-        "experience to train on, all that the ring holds is held out: lower validation_share, or raise buffer_size"
-    )
-    server.connection.put(tables.SEGMENTS, numbered_segment(number=1, steps=5).to_wire())
-    server.turn_until(lambda: server.service.waiting_for is None)
-
-
 def test_minibatches_depend_on_seed_and_position_alone(server):
     reader = server.connection.reader(tables.BLOCKS)
     server.connection.put(tables.SEGMENTS, numbered_segment(steps=50, end_of_iteration=True).to_wire())
@@ -97,22 +84,16 @@ def test_errors_from_the_trainer_decide_what_is_drawn_and_go_into_the_checkpoint
         server.close()
 
 
-def test_a_newer_trainer_replaces_what_an_older_one_asked_for(server):
-    ask(server, iteration=0, session=5)
-    ask(server, iteration=1, session=5)
-    ask(server, iteration=0, session=9, first=7, count=13)
-    ask(server, iteration=3, session=5)
-    server.turn()
-    assert [(request.session, request.first) for request, _ in server.service._pending] == [(9, 7)]
-
-
-def test_an_iteration_that_is_asked_for_again_is_still_served_before_the_next(server):
+def test_a_newer_trainer_replaces_what_an_older_one_asked_for_and_iterations_are_served_in_order(server):
     reader = server.connection.reader(tables.BLOCKS)
-    for iteration in (0, 1, 0):
-        ask(server, iteration, count=8)
+    for iteration, session in ((0, 5), (1, 5), (1, 9), (0, 9), (3, 5)):
+        ask(server, iteration, session=session, count=8)
         server.turn()
-    server.connection.put(tables.SEGMENTS, numbered_segment(steps=50, iteration=1, end_of_iteration=True).to_wire())
-    assert [take_block(server, reader).iteration for _ in range(2)] == [0, 1]
+    server.connection.put(tables.SEGMENTS, numbered_segment(steps=50, iteration=3, end_of_iteration=True).to_wire())
+    blocks = [take_block(server, reader) for _ in range(2)]
+    assert [(block.session, block.iteration) for block in blocks] == [(9, 0), (9, 1)]
+    server.turn()
+    assert reader.get(0) is None
 
 
 def test_the_sender_forgets_what_is_stored_and_sends_the_rest_again_after_a_restart(tmp_path):
@@ -236,14 +217,12 @@ def test_the_trainer_is_told_that_a_checkpoint_is_wanted_and_when_it_is_no_more(
         return tables.Stored.from_wire(status.get()).checkpoint_wanted
 
     assert not is_wanted()
-    rows = 0.4 * server.ring.files.slack_rows
-    for number in range(int(rows // 501) + 1):
+    for number in range(int(0.4 * server.ring.files.slack_rows // 501) + 1):
         server.connection.put(tables.SEGMENTS, numbered_segment(number=number, steps=500).to_wire())
     server.turn_until(is_wanted)
     partial = kept_checkpoints.begin(server.checkpoints, 10)
     server.connection.put(tables.SNAPSHOTS, tables.Snapshot(kept_checkpoints.finished_name(partial)).to_wire())
     server.turn_until(lambda: not is_wanted())
-    assert server.ring.segments == int(rows // 501) + 1
 
 
 def test_what_is_stored_travels_whole():
@@ -255,21 +234,6 @@ def test_what_is_stored_travels_whole():
     assert found.init_episodes == 12
     for nobody in (3, 71, 4000):
         assert found.worker(nobody) == WorkerRecord(incarnation=0, number=-1, iteration_done=NEVER, init_episodes=0)
-
-
-def test_the_server_is_asked_only_while_something_is_unconfirmed(server):
-    sender = SegmentSender(server.connection, worker_id=0, incarnation=7)
-    asked = count_questions(sender)
-    for _ in range(3):
-        assert sender.confirm() is None
-    assert asked == []
-    sender.send(numbered_segment())
-    server.turn_until(lambda: sender.confirm() is not None and sender.unconfirmed_segments == 0)
-    before = len(asked)
-    assert before > 0
-    for _ in range(3):
-        assert sender.confirm() is None
-    assert len(asked) == before
 
 
 def count_questions(sender):
@@ -289,7 +253,7 @@ def test_a_worker_keeps_few_bytes_of_what_is_stored_however_long_its_iteration(s
         server.turn_until(lambda number=number: server.ring.env_steps == 50 * (number + 1))
         server.service._publish_stored()
         kept.append(sender.unconfirmed_segments)
-    assert max(kept) <= 5 and 5 <= len(asked) <= 20
+    assert max(kept) <= 5 and 5 <= len(asked) <= 20, "it asks only while something is unconfirmed"
     assert sender._unconfirmed_bytes == sender.unconfirmed_segments * segment_bytes
     sender.confirm()
     assert (sender.unconfirmed_segments, sender._unconfirmed_bytes) == (0, 0)
@@ -426,12 +390,20 @@ def test_updates_of_iterations_without_starts_become_due_with_a_later_one(server
 
 
 def test_who_waits_for_the_next_iteration_is_told_why_nothing_was_trained(server_of_ratio):
-    reader = server_of_ratio.connection.reader(tables.BLOCKS)
-    collect(server_of_ratio, 0, deferred=4)
-    ask(server_of_ratio, 0, count=tables.AS_DUE, updates=0)
-    take_block(server_of_ratio, reader)
-    ask(server_of_ratio, 1, count=tables.AS_DUE, updates=0)
-    server_of_ratio.turn()
-    told = server_of_ratio.service.waiting_for
+    server = server_of_ratio
+    reader = server.connection.reader(tables.BLOCKS)
+    collect(server, 0, deferred=4)
+    ask(server, 0, count=tables.AS_DUE, updates=0)
+    take_block(server, reader)
+    ask(server, 1, count=tables.AS_DUE, updates=0)
+    server.turn()
+    told = server.service.waiting_for
     assert told is not None and told.startswith("iteration 1 of workers [0]; nothing to train on so far, no sample")
     assert "raise env_steps_per_iter" in told
+    collect(server, 1, held_out=True)
+    ask(server, 1, count=4)
+    server.turn_until(lambda: server.ring.held_out_steps == 4)
+    server.turn()
+    assert server.service.waiting_for == (
+        "experience to train on, all that the ring holds is held out: lower validation_share, or raise buffer_size"
+    )
