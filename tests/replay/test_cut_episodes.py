@@ -106,16 +106,6 @@ def test_sequences_are_those_of_whole_episodes(tmp_path, max_steps, burn_in):
     assert max(differences) < 5, "and as likely as there"
 
 
-def test_what_a_cut_costs_in_rows(tmp_path):
-    whole, cut = (fill(tmp_path / str(most), most, (0, 2), lengths=(12,)) for most in (1000, 4))
-    assert whole.filled_rows == 13
-    lead, frames, end = 2, FRAMES - 1, 1
-    assert cut.filled_rows == 13 + 2 * (lead + frames + end)
-    assert cut.env_steps == cut.ring_steps == whole.ring_steps == 12
-    one_step = fill(tmp_path / "one", 4, (0, 0), lengths=(12,))
-    assert one_step.filled_rows == 13 + 2 * (frames + end)
-
-
 def test_steps_that_wait_for_the_next_segment_are_not_drawn_before(tmp_path):
     ring = Ring.open(tmp_path, LAYOUT, 2000, 400)
     segments: list[Segment] = []

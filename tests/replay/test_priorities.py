@@ -93,18 +93,6 @@ def test_rows_are_counted_from_the_runs_beginning_and_those_overwritten_since_ar
     assert set(counts(drawn(ring, settings))) == {(14, 2)}
 
 
-def test_new_steps_count_as_twice_the_mean(tmp_path: Path) -> None:
-    ring = filled_ring(tmp_path / "ring", segments=8)
-    settings = prioritized(ring)
-    measured(ring, settings, {(0, 0): 41.0})  # Their mean is 2.
-    append_more(ring, 2)
-    found, draws = counts(drawn(ring, settings, 500)), 500 * B
-    total = 39 * 1.0 + 41.0 + 10 * 4.0
-    new = sum(count for (episode, _), count in found.items() if episode >= 8)
-    assert new == pytest.approx(draws * 40 / total, abs=4 * np.sqrt(draws))
-    assert found[0, 0] == pytest.approx(draws * 41 / total, abs=4 * np.sqrt(draws))
-
-
 def test_held_out_episodes_are_drawn_for_validation_alone_and_without_priorities(tmp_path: Path) -> None:
     ring = filled_ring(tmp_path / "ring", segments=6)
     ring.append(numbered_segment(number=6, held_out=True))

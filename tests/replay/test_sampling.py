@@ -147,19 +147,6 @@ def test_episodes_of_one_step_are_learned_from(tmp_path):
 # Transitions of several steps.
 
 
-def rewarded_segment(rewards, *, number=0, first_step=0, ends_episode=True, terminates=False):
-    segment = numbered_segment(
-        number=number,
-        steps=len(rewards),
-        episode=0,
-        first_step=first_step,
-        ends_episode=ends_episode,
-        terminates=terminates,
-    )
-    segment.reward = np.array(rewards, np.float32)
-    return segment
-
-
 def n_step_transitions(ring, n_step, gamma):
     """(reward, discount, step that it led to) of all transitions in a ring, by (worker, episode, step)."""
     batch = draw_transitions(ring, np.random.default_rng(8), 40, 64, n_step=n_step, gamma=gamma)
@@ -169,29 +156,12 @@ def n_step_transitions(ring, n_step, gamma):
     return {tuple(map(int, key)): tuple(map(float, value)) for key, value in zip(ids, values, strict=True)}
 
 
-def test_three_steps_by_hand_in_an_episode_that_terminates(tmp_path):
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
-    ring.append(rewarded_segment([1, 2, 3, 4, 5], terminates=True))
-    assert n_step_transitions(ring, 3, 0.5) == {
-        (0, 0, 0): (1 + 0.5 * 2 + 0.25 * 3, 0.25, 3),
-        (0, 0, 1): (2 + 0.5 * 3 + 0.25 * 4, 0.25, 4),
-        (0, 0, 2): (3 + 0.5 * 4 + 0.25 * 5, 0.0, 5),
-        (0, 0, 3): (4 + 0.5 * 5, 0.0, 5),
-        (0, 0, 4): (5.0, 0.0, 5),
-    }
-
-
-def test_nothing_behind_a_segment_is_read(tmp_path):
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
-    ring.append(rewarded_segment([1, 2, 3]))
-    ring.reward[3:], ring.discount[3:] = np.nan, np.nan
-    assert n_step_transitions(ring, 5, 1.0) == {(0, 0, 0): (6, 1, 3), (0, 0, 1): (5, 1, 3), (0, 0, 2): (3, 1, 3)}
-
-
 @pytest.mark.parametrize(("n_step", "gamma"), [(2, 0.9), (20, 1.0)])
 def test_n_steps_around_the_rings_end_equal_a_plain_loop(ring, n_step, gamma):
+    """Whatever is behind a segment, NaN too, is never read."""
     assert ring.total_rows > ring.num_rows, "it has gone around"
-    expected = {}
+    last, expected = ring.steps_left == 0, {}
+    ring.reward[last], ring.discount[last] = np.nan, np.nan
     for row in ring.held_rows[ring.steps_left[ring.held_rows] > 0]:
         steps = min(n_step, int(ring.steps_left[row]))
         rows = [(int(row) + k) % ring.num_rows for k in range(steps + 1)]

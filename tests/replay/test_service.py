@@ -194,22 +194,6 @@ def test_news_wake_every_worker_at_once_and_are_told_once(tmp_path):
         server.close()
 
 
-def test_a_snapshot_is_written_into_the_checkpoint_that_asks_for_it(server):
-    server.connection.put(tables.SEGMENTS, numbered_segment(steps=50).to_wire())
-    server.turn_until(lambda: server.ring.env_steps == 50)
-    partial = kept_checkpoints.begin(server.checkpoints, 10)
-    message = tables.Snapshot(kept_checkpoints.finished_name(partial)).to_wire()
-    for _ in range(3):
-        server.connection.put(tables.SNAPSHOTS, message)
-    replay = partial / kept_checkpoints.REPLAY
-    server.turn_until(replay.exists)
-    server.connection.put(tables.SEGMENTS, numbered_segment(number=1, steps=50).to_wire())
-    server.turn_until(lambda: server.ring.env_steps == 100)
-    server.ring.rollback(replay.read_bytes())
-    assert server.ring.env_steps == 50
-    assert server.snapshots.written == 1, "it was asked for three times"
-
-
 def test_the_trainer_is_told_that_a_checkpoint_is_wanted_and_when_it_is_no_more(server):
     status = server.connection.newest(tables.STATUS)
 

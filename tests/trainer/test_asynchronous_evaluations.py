@@ -107,24 +107,6 @@ def test_a_worker_that_dies_is_left_out_with_what_it_has_told(tmp_path: Path, no
     assert len(run.rows()) == 1, "it is waited for again"
 
 
-def test_an_evaluation_whose_workers_are_all_gone_does_not_end_evaluating(tmp_path: Path, now: list[float]) -> None:
-    run = Run(tmp_path, num_workers=1)
-    run.iterate(0)
-    run.tell(0, 0, [9.0])
-    run.iterate(1)
-    now[0] += STRAGGLER_SECS + 1  # It never had a heartbeat.
-    run.iterate(10)
-    assert run.published == [0, 10] and run.rows() == []
-    now[0] += 1.0
-    run.iterate(20)
-    assert run.published == [0, 10], "it may be back at any moment"
-    run.tell(0, 10, [1.0, 1.0, 1.0, 1.0])
-    run.iterate(21)
-    run.iterate(22)
-    assert run.published == [0, 10, 21]
-    assert [row["iteration"] for row in run.rows()] == [10]
-
-
 def test_the_checkpoint_of_an_evaluation_that_was_given_up_goes_and_a_late_share_is_told(
     tmp_path: Path, now: list[float]
 ) -> None:
@@ -134,11 +116,17 @@ def test_the_checkpoint_of_an_evaluation_that_was_given_up_goes_and_a_late_share
         run.iterate(version + 1)
         now[0] += STRAGGLER_SECS + 1
     run.iterate(50)
-    assert run.published == [0, 10, 20, 30, 40, 50]
+    assert run.published == [0, 10, 20, 30, 40, 50] and run.rows() == []
     assert run.deleted == ["policy_checkpoint_0000003000"], "10 is the first one, and 20 a periodic one"
     run.tell(0, 30, [2.0] * 4)
     run.iterate(51)
     assert [(row["iteration"], row["train_step"]) for row in run.rows()] == [(30, 3000)] and run.best == []
+    run.iterate(60)
+    assert run.published[-1] == 50, "it may be back at any moment"
+    run.tell(0, 50, [1.0] * 4)
+    run.iterate(61)
+    run.iterate(62)
+    assert run.published[-1] == 62 and [row["iteration"] for row in run.rows()] == [30, 50]
 
 
 def test_a_run_that_is_resumed_evaluates_what_was_due_meanwhile_once(tmp_path: Path, now: list[float]) -> None:
@@ -186,34 +174,30 @@ def test_a_joined_worker_that_evaluates_adds_its_episodes_and_is_not_waited_for_
     assert [(row["eval_return"], row["eval_episodes"]) for row in run.rows()] == [(2.0, 6), (1.0, 4)]
 
 
-def test_in_lock_step_training_goes_on_while_evaluators_evaluate(tmp_path: Path, now: list[float]) -> None:
-    run = Run(tmp_path, asynchronous=False, eval_workers=1)
-    for iteration in (0, 10, 20):
-        run.iterate(iteration)  # Would wait for ever if those who collect evaluated.
-    assert run.published == [0]
-    run.tell(2, 0, [1.0, 2.0, 3.0, 6.0])
-    run.iterate(21)
-    assert run.published == [0, 21]
-    run.tell(2, 21, [1.0, 1.0, 1.0, 1.0])
-    run.iterate(22)
-    assert [(row["eval_return"], row["eval_episodes"]) for row in run.rows()] == [(3.0, 4), (1.0, 4)]
-
-
-def test_a_deterministic_run_waits_for_its_evaluators(tmp_path: Path, now: list[float]) -> None:
-    run = Run(tmp_path, asynchronous=False, deterministic=True, eval_workers=1)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_in_lock_step_training_goes_on_while_evaluators_evaluate_unless_deterministic(
+    tmp_path: Path, now: list[float], deterministic: bool
+) -> None:
+    run = Run(tmp_path, asynchronous=False, deterministic=deterministic, eval_workers=1)
     run.iterate(0)
-    waited = []
-    leave_out_gone = run.trainer._reports.leave_out_gone
+    waited, leave_out_gone = list[list[int]](), run.trainer._reports.leave_out_gone
 
     def is_waited_for() -> None:
         waited.append(run.trainer._reports.missing())
-        run.tell(2, 0, [1.0, 2.0, 3.0, 6.0])
+        if deterministic:
+            run.tell(2, 0, [1.0, 2.0, 3.0, 6.0])
         leave_out_gone()
 
     run.trainer._reports.leave_out_gone = is_waited_for
     run.iterate(10)
-    assert waited == [[2]] and run.published == [0, 10]
-    assert [row["eval_return"] for row in run.rows()] == [3.0]
+    if deterministic:
+        assert waited == [[2]] and run.published == [0, 10]
+    else:
+        assert run.published == [0]
+        run.tell(2, 0, [1.0, 2.0, 3.0, 6.0])
+        run.iterate(21)
+        assert run.published == [0, 21], "it does not wait for the next period"
+    assert [(row["eval_return"], row["eval_episodes"]) for row in run.rows()] == [(3.0, 4)]
 
 
 def test_without_episodes_nothing_is_evaluated_and_nobody_waited_for(tmp_path: Path, now: list[float]) -> None:

@@ -98,12 +98,11 @@ def test_it_asks_again_where_the_server_did_not_get_it(
         return len(tries) > 1 and try_put(table, *arguments)
 
     checkpoints = checkpoints_here(server, tmp_path / "here")
-    store(server, 0)
     monkeypatch.setattr(server.connection, "try_put", lose_first)
     monkeypatch.setattr(trainer_checkpoints, "_ASK_AGAIN_SECS", 0.1)
     while_turning(server, lambda: checkpoints.save(20.0, wait=True))
     ours = kept_checkpoints.newest_complete(tmp_path / "here")
-    assert tries == [tables.SNAPSHOTS] * 2 and ours is not None and env_steps_of(server, ours.name) == 10
+    assert tries == [tables.SNAPSHOTS] * 2 and ours is not None and env_steps_of(server, ours.name) == 0
 
 
 def test_it_saves_before_it_ends_for_an_agent_that_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +169,3 @@ def test_a_checkpoint_that_lost_its_agent_is_damaged(tmp_path: Path) -> None:
     folder = kept_checkpoints.finish(partial, 10, 1, {}).folder
     with pytest.raises(DamagedCheckpointError, match="it has no agent"):
         kept_checkpoints.read(folder)
-
-
-def test_messages_survive_the_wire() -> None:
-    for snapshot in (tables.Snapshot("checkpoint_0000000010"), tables.Snapshot("checkpoint_0000000010", True)):
-        assert tables.Snapshot.from_wire(snapshot.to_wire()) == snapshot

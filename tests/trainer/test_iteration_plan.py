@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -239,13 +238,6 @@ def test_it_is_due_whenever_a_multiple_is_reached(period: Period, found: list[in
 @pytest.mark.parametrize("period", [Period(10, None), Period(10, 10_000)])
 def test_it_is_due_before_the_first_iteration_of_an_agent_that_follows_another_one(period: Period) -> None:
     assert period.is_due(TrainerState(env_steps=100_500, end_env_steps=100_500))
-
-
-def test_kinds_are_read_from_their_attributes() -> None:
-    values = {"eval_period_iters": 3, "eval_period_env_steps": None}
-    values |= {"checkpoint_period_iters": 1, "checkpoint_period_env_steps": 70}
-    params: Any = SimpleNamespace(**values)
-    assert Period.of(params, "eval") == (3, None) and Period.of(params, "checkpoint") == (1, 70)
 
 
 @pytest.mark.parametrize(

@@ -107,15 +107,6 @@ def newest(connection):
     return int(open_shared(told.memory).read()[1][0][0])
 
 
-def test_a_policy_is_in_memory_before_the_server_has_anything(connection, publisher):
-    connection.go.release(2)
-    publisher.publish([np.array([1])], None, progress(1))
-    publisher.wait()
-    assert newest(connection) == 1
-    publisher.publish([np.array([2])], None, progress(2))
-    assert newest(connection) == 2 and len(connection.put_items) == 2
-
-
 def test_without_memory_the_word_says_so(connection, publisher, monkeypatch):
     asked = []
     monkeypatch.setattr(module, "share", asked.append)

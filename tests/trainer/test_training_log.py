@@ -51,18 +51,11 @@ def test_what_was_measured_before_going_back_is_forgotten() -> None:
     row.add_report(report(4, -1e6), 200)
     row.clear()
     row.begin(20, 400)
-    row.add_report(report(2, 5.0), 4)
+    row.add_report(report(2, 5.0), 1)
+    row.add_report(report(2), 7)
     after = row.take(2, 20, 400)
     assert after["updates_per_s"] == 0.0 and "critic_loss" not in after
     assert (after["train_return"], after["policy_age_updates"]) == (5.0, 4.0)
-
-
-def test_the_age_of_policies_is_a_mean_over_reports_and_absent_without() -> None:
-    row = TrainingRow(None)
-    row.begin(0, 0)
-    row.add_report(report(4, 1.0), 10)
-    row.add_report(report(4), 30)
-    assert row.take(5, 250, 1400)["policy_age_updates"] == 20.0
     row.add_report(report(5, 1.0))
     assert "policy_age_updates" not in row.take(6, 260, 1400)
 
