@@ -38,8 +38,9 @@ def test_whatever_is_killed_nothing_that_was_promised_is_lost(tmp_path):
     # A killed worker's own: the episode that it was in, and the one before it where the server was killed as well.
     assert max(balance.tails, default=0) <= 3 * HORIZON
     assert run.trainer()["train_step"] == run.iterations * UPDATES
-    # Minibatches were drawn by priorities: after all of it more than half of the steps have one that was measured.
+    # Minibatches were drawn by priorities. A server that is killed forgets those since the newest checkpoint: after all
+    # of it more than a third of the steps have one that was measured.
     priorities = run.priorities()
     assert np.all(np.isfinite(priorities)) and np.all(priorities >= 0.0)
     assert balance.stored <= len(priorities) <= balance.stored + balance.collected
-    assert len(np.unique(priorities[priorities > 0.0])) > len(priorities) / 2
+    assert len(np.unique(priorities[priorities > 0.0])) > len(priorities) / 3

@@ -22,8 +22,8 @@ from tests.faults import ledger, numbered
 from tests.faults.ledger import Balance
 from tests.support.launching import UserRun
 from tfagents_system.errors import EXIT_DONE, EXIT_RESUMABLE
+from tfagents_system.replay.recovery import saved_priorities
 from tfagents_system.run_files.heartbeat import read_heartbeat
-from tfagents_system.run_files.kept_checkpoints import PRIORITIES
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, worker_role
 
 WORKERS, HORIZON, UPDATES = 3, 20, 4
@@ -170,10 +170,9 @@ class NumberedRun(UserRun):
         return ledger.balance(starts, rows, HORIZON)
 
     def priorities(self) -> np.ndarray:
-        """Of the rows that the replay server knew when it ended, `[rows]`: 0 of those that were never drawn."""
-        path = self.exp_dir / "replay" / PRIORITIES
-        head = np.fromfile(path, np.int64, count=1)
-        return np.fromfile(path, np.float32, int(head[0]), offset=64)
+        """Of the rows that the newest checkpoint has, `[rows]`: 0 of those that were not measured."""
+        saved = saved_priorities(RunPaths(self.exp_dir).trainer_checkpoints)
+        return np.frombuffer(saved, np.float32, int.from_bytes(saved[:8], "little"), offset=8)
 
     def _rows(self, exp_dir: Path) -> ledger.Rows:
         return ledger.read_ring(exp_dir, (self._episodes + 1) * (HORIZON + 1))

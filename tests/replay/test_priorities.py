@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import pytest
 from tests.support.segments_for_tests import LAYOUT, append_more, filled_ring, numbered_segment
 from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay import sampling
-from tfagents_system.replay.priorities import EPSILON, GROUP, NO_ROW, Priorities, SumTree, discard
+from tfagents_system.replay.priorities import EPSILON, GROUP, NO_ROW, Priorities, SumTree
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import DrawSettings, MiniRaces, PriorData, TransitionForm
-from tfagents_system.run_files.kept_checkpoints import PRIORITIES
 
 B, STEPS = 32, 5
 FORM = TransitionForm(is_prioritized=True)
@@ -135,31 +133,27 @@ def test_beta_may_be_a_schedule(tmp_path: Path) -> None:
     assert settings.at(0, 50, 0).beta == pytest.approx(0.7)
 
 
-def test_priorities_survive_a_killed_process_and_go_back_with_a_snapshot(tmp_path: Path) -> None:
+def test_a_snapshot_is_of_the_rows_that_were_known_and_of_no_others(tmp_path: Path) -> None:
     ring = filled_ring(tmp_path / "ring")
     priorities = Priorities(ring, 0.6)
     priorities.measure(np.arange(30), np.linspace(0, 3, 30, dtype=np.float32))
     append_more(ring, 12)
-    kept, header = priorities.snapshot(), ring.snapshot()
     priorities.measure(np.arange(80, 132), np.linspace(1, 3, 52, dtype=np.float32))
-    append_more(ring, 2)  # Not drawn from since: a killed process has not taken note of these rows.
+    kept, header = priorities.snapshot(), ring.snapshot()
 
     def draw(of: Priorities) -> list[np.ndarray]:
         return [*of.draw(np.random.default_rng(4), 200)]
 
-    shutil.copytree(tmp_path / "ring", tmp_path / "killed")
-    again = Ring.open(tmp_path / "killed", LAYOUT, 60, 24)
-    np.testing.assert_equal(draw(Priorities(again, 0.6)), draw(priorities))
-    assert priorities.snapshot() == Priorities(again, 0.6).snapshot() != kept
-
-    again.rollback(header)
-    (tmp_path / "killed" / PRIORITIES).write_bytes(kept)
-    back = Priorities(again, 0.6)
-    assert back.snapshot() == kept
-    append_more(again, 1)
-    assert (back._tree._priorities.reshape(-1)[132 % 84 : 138 % 84] == 0).all(), "not what other rows had there"
-    discard(tmp_path / "killed")
-    np.testing.assert_allclose(draw(Priorities(again, 0.6))[1], 1, rtol=1e-5)
+    before = draw(priorities)
+    np.testing.assert_equal(draw(Priorities(ring, 0.6, kept)), before)
+    append_more(ring, 2)
+    later = Priorities(ring, 0.6, kept)
+    assert (later._column[132 % 84 : 144 % 84] == 0).all(), "not what other rows had there"
+    np.testing.assert_equal(draw(later), draw(priorities))
+    ring.rollback(header)
+    assert Priorities(ring, 0.6, kept).snapshot() == kept
+    np.testing.assert_equal(draw(Priorities(ring, 0.6, kept)), before)
+    np.testing.assert_allclose(draw(Priorities(ring, 0.6))[1], 1, rtol=1e-5)
 
 
 # The sum tree against plain NumPy.

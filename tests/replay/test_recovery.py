@@ -12,6 +12,7 @@ from tests.support.segments_for_tests import append_more, content
 from tests.support.waiting import until
 from tfagents_system.errors import UserError
 from tfagents_system.replay import recovery
+from tfagents_system.replay.priorities import EPSILON
 from tfagents_system.replay.ring import Ring
 from tfagents_system.run_files import kept_checkpoints
 
@@ -44,50 +45,24 @@ def test_a_killed_server_goes_on_with_all_that_was_stored(tmp_path):
     assert before["counters"][0] == 75
 
 
-@pytest.mark.parametrize("scratch", [None, "scratch"])
-def test_priorities_go_back_to_the_checkpoint_with_the_rows(tmp_path, machine_was_off, scratch):
-    def start(exponent=0.6, **options):
-        return RunFolders(tmp_path / "run", scratch and tmp_path / scratch, priority_exponent=exponent, **options)
-
-    run = start()
+def test_priorities_are_those_of_the_newest_checkpoint_and_of_the_same_rows(tmp_path, machine_was_off):
+    run = RunFolders(tmp_path / "run", priority_exponent=0.6)
     append_more(run.ring, 13)
     run.priorities.measure(np.arange(30, 70), np.arange(40, dtype=np.float32))
     at_checkpoint = run.priorities.snapshot()
     run.checkpoint(10)
-    run.priorities.measure(np.arange(40, 78), np.full(38, 100, np.float32))
     append_more(run.ring, 2)
-    assert start().priorities.snapshot() == run.priorities.snapshot() != at_checkpoint, "as a killed server left them"
+    run.priorities.measure(np.arange(40, 85), np.full(45, 100, np.float32))
+    killed = RunFolders(tmp_path / "run", priority_exponent=0.6)
+    assert killed.ring.worker(0).number == 14, "the rows are as a killed server left them"
+    values = np.frombuffer(killed.priorities.snapshot(), np.float32, offset=8)
+    np.testing.assert_allclose(values[np.arange(42, 70)], np.arange(12, 40) + EPSILON)
+    assert not values[:6].any(), "of the two segments that came later nothing is known"
     machine_was_off()
-    if scratch:
-        shutil.rmtree(tmp_path / scratch)
-    assert start().priorities.snapshot() == at_checkpoint
-    start(exponent=None).checkpoint(20)  # Of a start without priorities.
-    assert start().priorities.snapshot() == at_checkpoint
-    new = start(from_checkpoint=True).priorities.snapshot()
-    assert len(new) == len(at_checkpoint) and not any(new[64:])
-
-
-def test_no_space_for_priorities_is_said_and_they_stay_away_where_the_rows_can_not_go_back(
-    tmp_path, machine_was_off, monkeypatch
-):
-    run = RunFolders(tmp_path / "run", priority_exponent=0.6)
-    append_more(run.ring, 13)
-    run.priorities.measure(np.arange(30, 70), np.ones(40, np.float32))
-    run.checkpoint(10)
-    append_more(run.ring, 2)
-    machine_was_off()
-
-    def fail(source, target):
-        raise OSError(28, os.strerror(28))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(recovery.shutil, "copyfile", fail)
-        with pytest.raises(UserError, match=r"table of priorities needs [\d,]+ bytes .* \(No space left.*\): set prio"):
-            RunFolders(tmp_path / "run", priority_exponent=0.6)
-    append_more(Ring(run.ring.files), 60)  # More than the slack.
-    (tmp_path / "run/replay/origin.json").unlink(missing_ok=True)
-    again = RunFolders(tmp_path / "run", priority_exponent=0.6)
-    assert again.ring.total_rows > run.ring.total_rows and not any(again.priorities.snapshot()[64:])
+    assert RunFolders(tmp_path / "run", priority_exponent=0.6).priorities.snapshot() == at_checkpoint
+    RunFolders(tmp_path / "run").checkpoint(20)  # Of a start without priorities.
+    new = RunFolders(tmp_path / "run", priority_exponent=0.6).priorities.snapshot()
+    assert len(new) == len(at_checkpoint) and not any(new[8:])
 
 
 def test_what_no_checkpoint_has_is_given_up_after_a_power_cut_and_in_a_copied_run(tmp_path, machine_was_off):

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.segments_for_tests import LAYOUT
 from tests.support.waiting import until
 from tfagents_system.replay.priorities import Priorities
-from tfagents_system.replay.recovery import SnapshotWriter, open_ring
+from tfagents_system.replay.recovery import SnapshotWriter, open_ring, saved_priorities
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.transport.segments import Layout
@@ -39,7 +39,9 @@ class RunFolders:
             slack,
             from_checkpoint=from_checkpoint,
         )
-        self.priorities = None if priority_exponent is None else Priorities(self.ring, priority_exponent)
+        self.priorities = None
+        if priority_exponent is not None:
+            self.priorities = Priorities(self.ring, priority_exponent, saved_priorities(self.checkpoints))
         self.snapshots = SnapshotWriter(self.ring, self.checkpoints, self.priorities)
 
     def checkpoint(self, train_step: int, *, with_replay: bool = True) -> kept_checkpoints.Checkpoint:

@@ -1,25 +1,19 @@
 """Prioritised experience replay (Schaul et al., arXiv 1511.05952): which steps of a ring are drawn how often.
 
-Priorities are a column beside the ring's own, in a file of its own: other columns never change once they are written,
-these change with each update. So checkpoints have a copy of it, while the rows themselves stay in the ring. Its head is
-an int64: up to which row it is known, since rows that came later have not been measured.
+Priorities are a column beside the ring's own, in memory: other columns never change once they are written, these change
+with each update. Checkpoints have a copy; of steps that came after the newest one, a server that was killed knows none.
 """
 
 from __future__ import annotations
-
-import os
-from pathlib import Path
 
 import numpy as np
 
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.ring_files import row_ranges
-from tfagents_system.run_files.kept_checkpoints import PRIORITIES
 
 EPSILON = np.float32(2e-3)  # Linesight's; no step is never drawn again.
 NO_ROW = -1  # In the place of a row's number: the priority of none.
-WITHOUT_PRIORITIES = "set priority_exponent = None"  # A remedy.
-_HEAD_BYTES = 64
+_HEAD_BYTES = 8
 GROUP = 16  # Leaves under one inner node.
 _NEW = np.float32(-1)  # In the place of the weight of a leaf that was not measured.
 
@@ -30,20 +24,22 @@ class Priorities:
     Args:
       ring: Its rows. They may become more, as long as this is asked for draws between.
       exponent: alpha.
-
-    Raises:
-      UserError: Its file can't be made or opened.
+      saved: A snapshot of them at an earlier moment of the ring; rows that came later have not been measured.
     """
 
-    def __init__(self, ring: Ring, exponent: float) -> None:
+    def __init__(self, ring: Ring, exponent: float, saved: bytes = b"") -> None:
         self._ring = ring
-        with ring.files.usable("ring's table of priorities", _num_bytes(ring), WITHOUT_PRIORITIES):
-            self._known_rows, self._column = _map(ring)
-        self._known_rows[0] = min(int(self._known_rows[0]), ring.total_rows)
-        self._oldest, end = ring.held
-        is_start = np.zeros(len(self._column), bool)
-        for part in row_ranges(self._oldest, end, ring.num_rows):
+        num_leaves = -(-ring.num_rows // GROUP) * GROUP
+        self._column, known_rows = np.zeros(num_leaves, np.float32), 0
+        if len(saved) == _HEAD_BYTES + self._column.nbytes:
+            self._column[:] = np.frombuffer(saved, np.float32, offset=_HEAD_BYTES)
+            known_rows = int.from_bytes(saved[:_HEAD_BYTES], "little")
+        self._oldest, self._known_rows = ring.held
+        is_start = np.zeros(num_leaves, bool)
+        for part in row_ranges(self._oldest, self._known_rows, ring.num_rows):
             is_start[part] = ring.is_training_start(part)
+        for part in row_ranges(max(known_rows, self._oldest), self._known_rows, ring.num_rows):
+            self._column[part] = 0
         self._tree = SumTree(self._column, is_start, exponent)
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -76,13 +72,13 @@ class Priorities:
         self._tree.measure(rows[is_held] % self._ring.num_rows, td_errors[is_held] + EPSILON)
 
     def snapshot(self) -> bytes:
-        """Its file, as of this moment."""
+        """Up to which row they are known, and all of them."""
         self._follow()
-        return _head(int(self._known_rows[0])) + self._column.tobytes()
+        return self._known_rows.to_bytes(_HEAD_BYTES, "little") + self._column.tobytes()
 
     def _follow(self) -> None:
         """Rows that were given up since the last time are not drawn any more; those that came are new."""
-        ring, known = self._ring, int(self._known_rows[0])
+        ring, known = self._ring, self._known_rows
         if known == ring.total_rows:
             return
         oldest, end = ring.held
@@ -90,32 +86,7 @@ class Priorities:
             self._tree.renew(part, False)
         for part in row_ranges(max(known, oldest), end, ring.num_rows):
             self._tree.renew(part, ring.is_training_start(part))
-        self._oldest, self._known_rows[0] = oldest, end  # Last: a process that dies before this does it again.
-
-
-def discard(folder: Path) -> None:
-    """The ring in this folder has no priorities, or those of other rows or another agent."""
-    (folder / PRIORITIES).unlink(missing_ok=True)
-
-
-def _map(ring: Ring) -> tuple[np.ndarray, np.ndarray]:
-    """The head and the column of the ring's file; it is made where there is none of this size."""
-    path, size = ring.folder / PRIORITIES, _num_bytes(ring)
-    if not path.exists() or path.stat().st_size != size:
-        path.unlink(missing_ok=True)
-        with path.open("wb") as file:
-            file.write(_head(ring.total_rows))
-            os.posix_fallocate(file.fileno(), 0, size)
-    head = np.memmap(path, np.int64, "r+", shape=(1,))
-    return np.asarray(head), np.asarray(np.memmap(path, np.float32, "r+", _HEAD_BYTES, ((size - _HEAD_BYTES) // 4,)))
-
-
-def _num_bytes(ring: Ring) -> int:
-    return _HEAD_BYTES + 4 * -(-ring.num_rows // GROUP) * GROUP
-
-
-def _head(known_rows: int) -> bytes:
-    return np.array([known_rows], np.int64).tobytes().ljust(_HEAD_BYTES, b"\0")
+        self._oldest, self._known_rows = oldest, end
 
 
 class SumTree:

@@ -25,7 +25,7 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import make_private, read_json, sync, write_json
-from tfagents_system.replay.priorities import WITHOUT_PRIORITIES, Priorities, discard
+from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.ring import OverwrittenError, Ring
 from tfagents_system.replay.ring_files import (
     DESCRIPTION,
@@ -113,7 +113,6 @@ def open_ring(
 
 def _recover(ring: Ring, has_copy: bool, checkpoint: Checkpoint | None) -> None:
     """Goes back to a checkpoint, and checks every segment of it; without its header, goes on with all that is whole."""
-    discard(ring.folder)
     if checkpoint is None:
         if ring.filled_rows:
             logging.warning(
@@ -136,10 +135,6 @@ def _recover(ring: Ring, has_copy: bool, checkpoint: Checkpoint | None) -> None:
         else:
             ring.rollback(snapshot)
             logging.info("the ring goes back to %s: %d env steps", checkpoint.name, ring.env_steps)
-            if checkpoint.priorities.exists():
-                num_bytes = checkpoint.priorities.stat().st_size
-                with ring.files.usable("ring's table of priorities", num_bytes, WITHOUT_PRIORITIES):
-                    shutil.copyfile(checkpoint.priorities, ring.folder / PRIORITIES)
     except (OverwrittenError, DamagedHeaderError) as error:
         logging.error(
             "the ring can't go back to %s (%s): going on with all that is whole in it", checkpoint.name, error
@@ -168,6 +163,12 @@ def _newest_checkpoint(paths: RunPaths) -> Checkpoint | None:
     if newest is None and (reason := why_lost(paths.trainer_checkpoints, paths.saved)):
         raise UserError(reason)
     return newest
+
+
+def saved_priorities(checkpoints: Path) -> bytes:
+    """Those of the newest checkpoint; empty where it has none."""
+    newest = newest_complete(checkpoints)
+    return newest.priorities.read_bytes() if newest is not None and newest.priorities.exists() else b""
 
 
 def _is_as_it_was(folder: Path, origin: Path) -> bool:

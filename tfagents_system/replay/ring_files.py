@@ -272,20 +272,14 @@ class RingFiles:
                 os.fdatasync(file.fileno())
 
     @contextlib.contextmanager
-    def usable(
-        self, what: str = "ring", num_bytes: int | None = None, remedy: str = "lower buffer_size"
-    ) -> Iterator[None]:
-        """Tells the user what to do where files can't be read or written: by default those of the ring itself.
-
-        Raises:
-          UserError: In the place of OSError.
-        """
+    def usable(self) -> Iterator[None]:
+        """Tells the user what to do where they can't be read or written, by a UserError in the place of OSError."""
         try:
             yield
         except OSError as error:
             raise UserError(
-                f"the replay {what} needs {num_bytes or self.num_bytes:,} bytes that can be written in {self.folder} "
-                f"({error.strerror}): {remedy}, free space, or set SAC_REPLAY_DIR to another disk"
+                f"the replay ring needs {self.num_bytes:,} bytes that can be written in {self.folder} "
+                f"({error.strerror}): lower buffer_size, free space, or set SAC_REPLAY_DIR to another disk"
             ) from None
 
     def _describe(self) -> dict[str, Any]:

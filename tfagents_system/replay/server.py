@@ -30,8 +30,8 @@ from tfagents_system.machine.processes import is_alive
 from tfagents_system.machine.signals import is_orphan
 from tfagents_system.replay.hindsight import make_goal_environment
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing, WorkerOrder
-from tfagents_system.replay.priorities import Priorities, discard
-from tfagents_system.replay.recovery import SnapshotWriter, open_ring
+from tfagents_system.replay.priorities import Priorities
+from tfagents_system.replay.recovery import SnapshotWriter, open_ring, saved_priorities
 from tfagents_system.replay.ring import INIT_ITERATION, MAX_WORKERS, Ring
 from tfagents_system.replay.ring_files import capacity_rows, slack_rows
 from tfagents_system.replay.sampling import DrawSettings, PriorData, make_block
@@ -399,9 +399,8 @@ def settings_of_run(role: Role, layout: Layout, ring: Ring) -> DrawSettings:
     params, settings = role.params, draw_settings(role.params, layout, role.variables.seed)
     more: dict[str, Any] = {}
     if settings.form.is_prioritized:
-        more["priorities"] = Priorities(ring, float(params.priority_exponent or 0))
-    else:
-        discard(ring.folder)  # They would be of other rows when they are asked for again.
+        saved = saved_priorities(role.paths.trainer_checkpoints)
+        more["priorities"] = Priorities(ring, float(params.priority_exponent or 0), saved)
     if settings.form.hindsight is not None:
         # Behind the ids of all workers: ports and folders that an environment derives from its id are its own.
         env_id = role.variables.slots.most * role.variables.envs_per_worker

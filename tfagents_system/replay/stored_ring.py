@@ -17,7 +17,6 @@ from absl import logging
 
 from tfagents_system.errors import UserError
 from tfagents_system.hyperparameters import FrameStack
-from tfagents_system.replay.priorities import discard
 from tfagents_system.replay.ring import (
     HISTORY,
     STEP_FIRST,
@@ -221,7 +220,6 @@ def fill(ring: Ring, taken: Taken, checkpoints: Path, frame_stack: FrameStack = 
     if ring.run == taken.mark or newest_complete(checkpoints) is not None:
         return
     began, source = time.monotonic(), Path(taken.run)
-    discard(ring.folder)
     ring.clear()
     stored = StoredRing(source)
     if lines := differences(ring.layout, stored.layout):

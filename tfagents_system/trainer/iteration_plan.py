@@ -64,12 +64,7 @@ class TrainerState:
 
 
 class Period(NamedTuple):
-    """One period.
-
-    Attributes:
-      iterations: Its length.
-      env_steps: Its length, where that is given instead: then `iterations` does not count.
-    """
+    """One period: its length in iterations, or in environment steps, where that is given."""
 
     iterations: int
     env_steps: int | None
@@ -102,8 +97,7 @@ class IterationPlan:
 
     Either each iteration has as many as the parameters say, or as many as its experience asks for: then the replay
     server tells in the first block, and the iteration after it can be asked for only when that has come. A number that
-    was told is kept, though a block that was asked for again may name more: the next iteration makes up for what has
-    come meanwhile.
+    was told is kept, though a block that was asked for again may name more: the next iteration makes up for it.
 
     Args:
       state: Of the trainer; `end` counts its iterations.
@@ -124,11 +118,8 @@ class IterationPlan:
         updates_of_iteration: int | None,
         offline_updates: int = 0,
     ) -> None:
-        self._state = state
-        self._train_step = train_step
-        self._num_iter = num_iter
-        self._updates_per_iter = updates_of_iteration
-        self._offline_updates = offline_updates
+        self._state, self._train_step, self._num_iter = state, train_step, num_iter
+        self._updates_per_iter, self._offline_updates = updates_of_iteration, offline_updates
         self.begin()
 
     def begin(self) -> None:
@@ -146,11 +137,7 @@ class IterationPlan:
         return self._train_step() - self._state.uncounted_updates, self._state.policy_steps
 
     def request(self, session: int, iteration: int) -> tables.Request | None:
-        """Asks for what is left of the current iteration, or for the next one.
-
-        Returns:
-          None where there is nothing to ask for, or not yet.
-        """
+        """Asks for what is left of the current iteration, or for the next one; None: there is nothing, or not yet."""
         state = self._state
         if iteration == state.iteration:
             first, total, updates = self.done, self.total, self._train_step()
@@ -208,13 +195,10 @@ class Minibatches:
     """
 
     def __init__(self, connection: Connection, plan: IterationPlan, stopped: Callable[[], bool]) -> None:
-        self._connection = connection
-        self._plan = plan
-        self._stopped = stopped
+        self._connection, self._plan, self._stopped, self._session = connection, plan, stopped, 0
         # Of session 0, so that a reader that is alive passes over it.
         connection.feed_dead_reader(tables.BLOCKS, tables.Block.empty().to_wire())
         self._blocks = connection.reader(tables.BLOCKS)
-        self._session = 0
 
     def begin(self, session: int) -> None:
         """What was asked for before is no longer meant."""

@@ -89,11 +89,9 @@ class TrainerCheckpoints:
         *,
         is_far: bool = False,
     ) -> None:
-        self._folder, self._record = folder, record
+        self._folder, self._record, self._state, self._train_step = folder, record, state, train_step
         self._signature = signature_of(agent)
         self._checkpoint = tf.train.Checkpoint(agent=agent, train_step=train_step, state=_SavedState(state))
-        self._state = state
-        self._train_step = train_step
         self._connection, self._is_far = connection, is_far
         self.status = connection.newest(tables.STATUS)
         self._finishing: threading.Thread | None = None
@@ -237,13 +235,17 @@ class TrainerSaves:
         """Whether something is to be saved now; the last iteration's end is saved by `save_finally`."""
         if self._state.iteration >= self._params.num_iter:
             return False
-        iterations = self._state.iteration - self._saved_iteration
-        return (
-            time.monotonic() >= self._save_at
+        now, iterations = time.monotonic(), self._state.iteration - self._saved_iteration
+        if (
+            now >= self._save_at
             or (self._follows_experience and iterations >= _MOST_ITERATIONS)
             or (self._is_period and self._learner.train_step != self._saved_step)
-            or (self._is_time_to_look() and self._learner.checkpoints.is_wanted())
-        )
+        ):
+            return True
+        if now < self._look_at:
+            return False
+        self._look_at = now + _WANTED_LOOK_SECS
+        return self._learner.checkpoints.is_wanted()
 
     def save(self) -> bool:
         """Writes what is due; returns whether it could. Else it is tried again later."""
@@ -322,12 +324,6 @@ class TrainerSaves:
             raise SaveError(f"the policy can't be written: {reason_of(error)}") from error
         self._exported_step = train_step
         logging.info("saved at train step %d, iteration %d", train_step, iteration)
-
-    def _is_time_to_look(self) -> bool:
-        if time.monotonic() < self._look_at:
-            return False
-        self._look_at = time.monotonic() + _WANTED_LOOK_SECS
-        return True
 
 
 def signature_of(agent: Any) -> kept_checkpoints.AgentSignature:
