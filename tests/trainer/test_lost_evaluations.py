@@ -51,7 +51,7 @@ def test_workers_that_are_silent_or_wait_themselves_are_not_waited_for(
     evaluations = WorkerReports(role, MagicMock(), checkpoints, TimeShares())
     evaluations.connect(MagicMock(**{"reader.return_value.get.return_value": None}))
     evaluations.begin()
-    evaluations.start(0, [], 0, 0)
+    evaluations.start(0, [], 0)
     for secs in range(int(STRAGGLER_SECS) + 2):
         now[0] += 1.0
         beat = {"state": state, "since": 0.0, "time": 70.0 * secs * goes_on_beating}  # By another clock.

@@ -50,10 +50,8 @@ class Relabelled:
     Args:
       ring: Its lock is held, and its layout has `episode`.
       rng: Draws the goals.
-      rows: Places `[K * B]` of the steps.
-      shape: (K, B).
-      hindsight: How.
-      functions: Of the environment.
+      rows, shape: Places `[K * B]` of the steps, and (K, B).
+      hindsight, functions: How, and the environment's functions of goals.
     """
 
     def __init__(
@@ -75,11 +73,7 @@ class Relabelled:
         self._goals = self._achieved.take(_goal_rows(ring, rng, self._rows, hindsight.strategy), axis=0)
 
     def judge(self, reward: Sequence[np.ndarray], discount: Sequence[np.ndarray]) -> None:
-        """Replaces the rewards and discounts of these steps by those that they have with their new goals.
-
-        Args:
-          reward, discount: n arrays `[K * B]` float32: of the k-th step behind each.
-        """
+        """Writes what the new goals give into n arrays `[K * B]` each, of the k-th step behind these steps."""
         steps, ring = len(reward), self._ring
         left = ring.steps_left[self._rows]
         # Behind the segment's end is another one's: the last step stands for those, and nobody reads what it gives.
@@ -132,8 +126,7 @@ class Located(NamedTuple):
     """Where rows are, `[N]` each.
 
     Attributes:
-      segment: Its number in the index.
-      episode: Its number in the index.
+      segment, episode: Their numbers in the index.
       place: The row's own, within its episode.
       first, last: The first and the last place of its episode that the ring holds.
     """
@@ -154,9 +147,6 @@ class EpisodeIndex:
     in the middle are damaged counts as two.
 
     Segments are sorted by episode whenever some have come or gone: milliseconds for tens of thousands of them.
-
-    Args:
-      ring: Its layout has `episode`.
     """
 
     def __init__(self, ring: Ring) -> None:
@@ -167,11 +157,7 @@ class EpisodeIndex:
         self._segments = np.empty((0, 4), np.int64)
 
     def find(self, rows: np.ndarray) -> Located:
-        """Where rows are in their episodes, in the ring as it is now.
-
-        Args:
-          rows: Places `[N]` of the files, each at the start of a transition.
-        """
+        """Where rows, places `[N]` at which transitions start, are in their episodes, in the ring as it is now."""
         if self._ring.held != self._held:
             self._update()
         left = self._ring.steps_left[rows]
@@ -247,13 +233,7 @@ class GoalEnvironment:
     """An environment that is never stepped, with the curriculum's values of the iteration whose minibatches are drawn.
 
     So what a goal is worth follows from the iteration, also after a restart, and after going back to an earlier one.
-
-    Args:
-      env: Only used here.
-      curriculum: Of the run.
-
-    Raises:
-      EnvironmentFault: Its reset fails.
+    Raises EnvironmentFault where its reset fails.
     """
 
     def __init__(self, env: TrainingEnvironment, curriculum: Curriculum) -> None:
@@ -262,13 +242,10 @@ class GoalEnvironment:
         self._env.reset()  # Some environments only have what their functions need behind a reset.
 
     def at(self, iteration: int) -> GoalFunctions:
-        """Its functions with what the curriculum has for an iteration.
-
-        A reset makes that take effect, as for a worker's next episode.
+        """Its functions with what the curriculum has for an iteration; a reset makes that take effect, as for a worker.
 
         Raises:
           UserError: The environment has no such parameter, or raises.
-          EnvironmentFault: Its reset fails.
         """
         values = self._curriculum.values_at(iteration, is_eval=False)
         changed = {name: value for name, value in values.items() if self._set.get(name) != value}
@@ -288,12 +265,7 @@ class GoalEnvironment:
 
 
 def make_goal_environment(params: TrainParamsBase, env_id: int, seed: int) -> GoalEnvironment:
-    """Builds and resets the replay server's environment.
-
-    Args:
-      params: The user's TrainParams.
-      env_id: `id` for `collect_env_args_kwargs`: that of no worker's environment.
-      seed: For the environment.
+    """Builds and resets the replay server's environment, whose `id` for `collect_env_args_kwargs` is no worker's.
 
     Raises:
       UserError: A hook raises for this `id`, or returns something other than it should.

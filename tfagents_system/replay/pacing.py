@@ -58,8 +58,7 @@ class Lockstep(Pacing):
 
     Args:
       ring: Knows which iteration each worker has completed.
-      num_workers: Planned workers of the run: 0 to num_workers - 1.
-      straggler_secs: See above.
+      num_workers, straggler_secs: Planned workers of the run, 0 to num_workers - 1; see above.
       has_left: Whether a worker said that it has stopped; asked once a second at most.
       updates_per_env_step: See Pacing.
     """

@@ -203,20 +203,13 @@ def _origin_of(folder: Path) -> dict[str, Any] | None:
 class SnapshotWriter:
     """Snapshots the ring in the caller's thread, between two appends, and writes it in one of its own.
 
-    Args:
-      ring: The ring.
-      checkpoints: The run directory's checkpoints.
-      priorities: Of the ring's rows, which change: checkpoints have a copy.
-
     Attributes:
       written: Snapshots that are in their checkpoint.
       error: Why the last one could not be written, None if it was.
     """
 
     def __init__(self, ring: Ring, checkpoints: Path, priorities: Priorities | None = None) -> None:
-        self._ring = ring
-        self._checkpoints = checkpoints
-        self._priorities = priorities
+        self._ring, self._checkpoints, self._priorities = ring, checkpoints, priorities
         self._requests: queue.Queue[tuple[str, bytes, bytes | None, bool] | None] = queue.Queue()
         self._under_way: dict[str, int] = {}  # name -> total rows
         self._kept: dict[Path, int] = {}  # replay.bin -> total rows
@@ -229,7 +222,7 @@ class SnapshotWriter:
         self._thread.start()
 
     def take(self, name: str, *, is_far: bool = False) -> bool:
-        """Snapshots the ring now for the checkpoint with this name.
+        """Snapshots the ring now for the checkpoint with this name; ValueError where it is none.
 
         Args:
           name: Of the checkpoint.
@@ -237,9 +230,6 @@ class SnapshotWriter:
 
         Returns:
           Whether it did: not if it is under way or done already, or if the checkpoint is not being written.
-
-        Raises:
-          ValueError: It is no checkpoint's name.
         """
         kept_checkpoints.train_step_of(name)  # Another name could be of a folder elsewhere.
         partial = self._partial(name)
@@ -293,7 +283,6 @@ class SnapshotWriter:
 
     def _begin(self, name: str) -> bool:
         """Makes the folder of a checkpoint whose agent is elsewhere; whether it could."""
-        kept_checkpoints.train_step_of(name)
         partial = self._partial(name)
         shutil.rmtree(partial, ignore_errors=True)
         try:

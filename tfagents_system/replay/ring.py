@@ -78,20 +78,14 @@ class OverwrittenError(Exception):
 
 
 class RingRows:
-    """The columns of a ring, each an array `[num_rows, ...]` that is its file.
+    """The columns of a ring, each an array `[num_rows, ...]` that is its file, opened as `mode` says.
 
     Row number n, counted from the beginning of the run, is at place `n % num_rows`.
 
-    Args:
-      files: The ring's.
-      mode: `r+`, or `r` where nothing is written.
-
     Attributes:
-      columns: All of them, as `RingFiles.columns` has them.
-      observation, action: Those of the leaves.
-      reward, discount, steps_left, step_type, crc: The ring's own.
-      returns, explored, potential, episode: Those that the layout may have; None where it has not. A row of `episode`
-        is the episode's number among those of its worker, and `worker << 32` plus the observation's place in it.
+      columns: All of them, as `RingFiles.columns` has them: `observation` and `action`, those of the leaves; `returns`,
+        `explored`, `potential` and `episode`, None where the layout has them not; and the ring's own five. A row of
+        `episode` is the episode's number among those of its worker, and `worker << 32` plus the row's place in it.
       per_observation, per_transition: The columns of which a segment of T transitions has T + 1 values, and T.
     """
 
@@ -161,8 +155,7 @@ class RingRows:
     def counts(self, first_row: int, last_row: int) -> tuple[int, int, int]:
         """Of the transitions in the rows numbered `first_row` up to `last_row` (not included).
 
-        Returns:
-          Those at which samples start; those of them that are held out; and those that are repeated.
+        Those at which samples start; those of them that are held out; and those that are repeated.
         """
         starts = held_out = repeated = 0
         for part in row_ranges(first_row, last_row, self.num_rows):
@@ -185,12 +178,10 @@ class _Counter:
 
 
 class Ring(RingRows):
-    """Experience of a run: the newest segments that fit `capacity_rows` rows.
-
-    Safe to use from several threads. Open with `Ring.open`.
+    """Experience of a run: the newest segments that fit `capacity_rows` rows. Safe to use from several threads.
 
     Args:
-      files: They are prepared.
+      files: They are prepared; `Ring.open` does that, too.
       copy: Files of the same kind, which get what is new with each `make_durable`: of a ring that is on a node's own
         disk, in the run directory.
 
@@ -282,8 +273,7 @@ class Ring(RingRows):
     def steps_up_to(self, iteration: int) -> int:
         """Steps stored of the iterations up to and including this one, without the first random episodes.
 
-        Older than the newest `COUNTED_ITERATIONS` they are not counted separately: the steps of all of those are
-        returned.
+        Those older than the newest `COUNTED_ITERATIONS` are counted together.
         """
         with self.lock:
             newest, counts = int(self._header["newest_iteration"]), self._header["iteration_steps"]
@@ -301,10 +291,7 @@ class Ring(RingRows):
 
         One that is not the next of its worker (the one before it is still to come) is refused as well: the worker
         sends again, in order, all that it does not know to be stored. Those that fit the slack together are stored
-        together, all or none of them, with one header.
-
-        Raises:
-          ValueError: A segment has more than `max_segment_rows`.
+        together, all or none of them, with one header. ValueError: a segment has more than `max_segment_rows`.
         """
         with self.lock:
             return sum(self._store(together) for together in bundled(segments, self.max_segment_rows))
@@ -481,8 +468,7 @@ class Ring(RingRows):
     def verify(self) -> int:
         """Compares every segment with its checksum; in damaged ones no transition starts any more.
 
-        Returns:
-          Transitions of damaged segments, as far as they can be counted.
+        Returns the transitions of damaged segments, as far as they can be counted.
         """
         with self.lock:
             first, _ = self.held

@@ -87,11 +87,7 @@ def seal(header: np.ndarray) -> None:
 
 
 def parse_header(data: bytes) -> np.ndarray:
-    """Reads a header from bytes, of which there may be more.
-
-    Raises:
-      DamagedHeaderError: They are damaged.
-    """
+    """Reads a header from bytes, of which there may be more; DamagedHeaderError where they are damaged."""
     header = empty_header()
     if len(data) < _RECORDS_BEGIN:
         raise DamagedHeaderError(f"{len(data)} bytes are no header")
@@ -178,8 +174,7 @@ class RingFiles:
     def prepare(cls, folder: Path, layout: Layout, capacity_rows: int, slack_rows: int | None = None) -> RingFiles:
         """Finds the files in `folder`, or makes them there, with their disk space reserved.
 
-        Its attributes are the arguments. `slack_rows` is for a new ring, None is enough for segments of any run; one
-        that is there keeps its own.
+        `slack_rows` is for a new ring, None is enough for segments of any run; one that is there keeps its own.
 
         Raises:
           UserError: The disk is too small, the folder can't be written, or it holds a ring of another kind.

@@ -186,10 +186,8 @@ def make_block(ring: Ring, settings: DrawSettings, request: tables.Request, done
     Random numbers depend only on the position in the run, so nothing has to be saved for a restart.
 
     Args:
-      ring: What is drawn from: it holds a step to train on.
-      settings: Of the run.
-      request: Its `count` is known.
-      done: Minibatches of it that are sent already.
+      ring, settings: What is drawn from, with a step to train on, and how.
+      request, done: Its `count` is known; minibatches of it that are sent already.
       count: Those of this block; 0 where the request has none.
     """
     first, is_offline = request.first + done, request.iteration == tables.OFFLINE
@@ -221,9 +219,8 @@ def draw(
     those of the n prior ones. One array for both would be another copy of all.
 
     Args:
-      ring: What is drawn from: it holds a step of the kind.
+      ring, settings: What is drawn from, with a step of the kind, and how.
       rng: Decides what is drawn.
-      settings: Of the run.
       num_minibatches: K.
       is_offline: Draw from prior data alone.
     """

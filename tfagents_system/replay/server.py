@@ -98,19 +98,16 @@ class ReplayService:
     """One loop, `step`, in the server's process: segments are stored or refused, blocks of minibatches leave.
 
     Args:
-      ring: Where experience lives.
-      connection: To the server of this process.
+      ring, connection: Where experience lives, and to the server of this process.
       blocks: The server's table of blocks: how full it is is known here without asking.
       max_workers: Slots for workers; segments of others are refused.
-      draw: How minibatches are drawn.
-      pacing: When they may be.
+      draw, pacing: How minibatches are drawn, and when they may be.
       snapshots: Writes the replay server's part of checkpoints.
       order: Decides in which order segments are stored; None: as they come.
 
     Attributes:
       time_shares: Where the loop's time goes.
-      duplicates: Segments that were stored already.
-      malformed: Items with segments, and requests, that were refused.
+      duplicates, malformed: Segments that were stored already; items with segments, and requests, that were refused.
     """
 
     def __init__(
@@ -453,11 +450,7 @@ def _beat(
 
 
 def open_prior(folder: Path, layout: Layout) -> Ring:
-    """Opens it without damaged segments, where nothing of it is written but what marks these.
-
-    Args:
-      folder: Of the ring.
-      layout: Of the run.
+    """Opens a run's prior data without damaged segments; nothing of it is written but what marks these.
 
     Raises:
       UserError: It is not there, is of another layout than the run, or nothing of it is whole.

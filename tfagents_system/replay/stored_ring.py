@@ -155,11 +155,7 @@ class StoredRing(RingRows):
 
 
 def ring_folder(folder: Path) -> Path:
-    """Where the ring is: in the folder itself, or in `replay/` of a run directory.
-
-    Raises:
-      UserError: In neither.
-    """
+    """Where the ring is: in the folder itself, or in `replay/` of a run directory; UserError where in neither."""
     for candidate in (folder, folder / "replay"):
         if (candidate / DESCRIPTION).is_file():
             return candidate
@@ -207,9 +203,8 @@ def fill(ring: Ring, taken: Taken, checkpoints: Path, frame_stack: FrameStack = 
     """Fills the ring with the experience of another run, unless that was done or the run has a checkpoint.
 
     Args:
-      ring: Of the run.
+      ring, checkpoints: Of the run.
       taken: What the run takes.
-      checkpoints: Of the run.
       frame_stack: How many frames of which leaves samples see at once.
       counts: The rows count for the ratio of updates to steps.
 

@@ -40,13 +40,7 @@ _LOOK_SECS = 1.0  # Between two looks at heartbeats: reading them takes millisec
 class WorkerReports:
     """Takes the reports that have arrived; one evaluation at a time, with a row for each that is complete.
 
-    `begin` comes first, and `connect` once the replay server is up.
-
-    Args:
-      role: The trainer's process: its run's heartbeats tell who is gone.
-      log: Gets episodes and rows.
-      checkpoints: Of the policies that are evaluated.
-      shares: Get the time that is spent.
+    `begin` comes first, and `connect` once the replay server is up. Heartbeats tell who is gone.
 
     Attributes:
       is_awaited: Whether the trainer waits for the evaluation under way before it publishes the next policy that is
@@ -66,7 +60,7 @@ class WorkerReports:
         self._log, self._checkpoints, self._shares = log, checkpoints, shares
         self._period = Period.of(role.params, "eval")
         self._straggler_secs = role.variables.straggler_secs
-        self._published_at: dict[int, tuple[int, int]] = {}  # version -> (train step, env steps)
+        self._published_at: dict[int, int] = {}  # version -> environment steps
         self._best_episodes = BestEpisodes(role.paths.episodes, role.params.keep_best_episodes)
         self.is_awaited = not role.params.asynchronous and (role.deterministic or not role.variables.slots.evaluators)
         self.session = 0
@@ -100,11 +94,11 @@ class WorkerReports:
         # Not `version % period == 0`: a stop may have lost the evaluation that was under way.
         return self._period.passed(version, env_steps) > self._published or (is_last and version > self.version)
 
-    def start(self, version: int, arrays: list[np.ndarray], train_step: int, env_steps: int) -> None:
+    def start(self, version: int, arrays: list[np.ndarray], env_steps: int) -> None:
         """A policy is published to be evaluated."""
         self.version, self.arrays = version, arrays
         self._published = self._period.passed(version, env_steps)
-        self._published_at[version] = (train_step, env_steps)
+        self._published_at[version] = env_steps
         self._expect_signs()
         self._checkpoints.write(version)
 
@@ -129,10 +123,9 @@ class WorkerReports:
 
     def _end_complete_evaluations(self) -> None:
         for version, reports in self._gathered.pop_ready():
-            # The steps of a policy that an earlier process has published are not known.
-            train_step, env_steps = self._published_at.pop(version, (reports[0].train_step, None))
             self._over = max(self._over, version)
-            row = self._log.write_evaluation(version, train_step, env_steps, summarize("eval", reports))
+            env_steps = self._published_at.pop(version, None)  # None: an earlier process has published that policy.
+            row = self._log.write_evaluation(version, reports[0].train_step, env_steps, summarize("eval", reports))
             self._checkpoints.take(row)
             self._log.tell_callbacks("evaluation", row)
 
@@ -203,10 +196,8 @@ class EvaluatedCheckpoints:
     on disk while a checkpoint that is kept may need it (`TrainerState.saved_policies`).
 
     Args:
-      params: The user's TrainParams.
-      state: Of the trainer; holds which is the best.
-      export: Writes and deletes them.
-      saves: Tries to write.
+      params, state: Of the run; the state holds which is the best.
+      export, saves: Write and delete them.
       begins_trained: Whether the agent of iteration 0 was given or has learned offline. Without it that one, random
         weights, has no checkpoint.
     """
@@ -227,12 +218,7 @@ class EvaluatedCheckpoints:
         self._has_warned = False
 
     def begin(self, rows: Sequence[Mapping[str, Any]], train_step: int) -> None:
-        """A start of the trainer, or going back.
-
-        Args:
-          rows: Those of metrics.csv that count, oldest first, up to the checkpoint's train step.
-          train_step: That one; -1 where there is no checkpoint.
-        """
+        """A start, or going back: the rows of metrics.csv up to a checkpoint's train step; -1 without a checkpoint."""
         state, self._state.evaluated = self._state, None
         self._settled.clear()
         self._saves.try_to_write(lambda: self._export.delete_later(train_step))
@@ -333,12 +319,7 @@ class EvaluatedCheckpoints:
 
 
 class BestEpisodes:
-    """The files of the episodes with the highest returns; of equal ones those that came first.
-
-    Args:
-      folder: `episodes/` of the run directory.
-      count: How many are kept; 0: none, and nothing is done.
-    """
+    """The files of the `count` episodes with the highest returns; of equal ones those that came first."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self._folder, self._count = folder, count

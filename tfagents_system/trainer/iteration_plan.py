@@ -186,13 +186,7 @@ class IterationPlan:
 
 
 class Minibatches:
-    """Those of a run, one session of the trainer after another.
-
-    Args:
-      connection: To the replay server, which is up.
-      plan: Says what is to be asked for.
-      stopped: Whether the trainer is to stop.
-    """
+    """Those of a run, one session of the trainer after another; the replay server is up."""
 
     def __init__(self, connection: Connection, plan: IterationPlan, stopped: Callable[[], bool]) -> None:
         self._connection, self._plan, self._stopped, self._session = connection, plan, stopped, 0
@@ -212,14 +206,10 @@ class Minibatches:
             self._connection.put(tables.REQUESTS, request.to_wire())
 
     def next(self, iteration: int, first: int, while_waiting: Callable[[], None]) -> tables.Block:
-        """Waits for the block that starts with minibatch `first`; drops those meant for an earlier process.
+        """Waits for an iteration's block that starts with minibatch `first`; drops those meant for an earlier process.
 
         Asks again every few seconds: the stream of a killed trainer lives on in the server until it has taken one more
-        block, and a restarted server has forgotten what it was asked.
-
-        Args:
-          iteration, first: The iteration, and the minibatch within it.
-          while_waiting: Called several times a second.
+        block, and a restarted server has forgotten what it was asked. `while_waiting` is called several times a second.
 
         Raises:
           StoppedError: The trainer is to stop.

@@ -28,10 +28,6 @@ from tfagents_system.transport.tables import OFFLINE, PRIORITIES
 class Learner:
     """What is trained, as the newest checkpoint has it where there is one.
 
-    Args:
-      role: The trainer's process.
-      connection: To the replay server.
-
     Attributes:
       agent: A TFAgent.
       state: What else a checkpoint has.
@@ -57,14 +53,9 @@ class Learner:
         taken = taken_by(role.paths)
         self.state = self._state_at_start(taken)
         self._connection = connection
+        paths, saved = role.paths, (self.agent, self.state, self.step_variable)
         self.checkpoints = TrainerCheckpoints(
-            role.paths.trainer_checkpoints,
-            self.agent,
-            self.state,
-            self.step_variable,
-            connection,
-            role.paths.saved,
-            is_far=role.is_far,
+            paths.trainer_checkpoints, *saved, connection, paths.saved, is_far=role.is_far
         )
         self.resumed_at: int | None = None
         if self.restore():

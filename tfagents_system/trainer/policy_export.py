@@ -38,20 +38,16 @@ class PolicyExport:
 
     Args:
       paths: The run directory.
-      agent: The agent that is trained.
+      agent, train_step: That is trained, and its counter of updates, which is saved with the policy.
       actions: Nest of LeafActions.
-      train_step: The agent's counter of updates; saved with the policy.
       frame_stack: The hyperparameter; the policy on disk takes single frames.
     """
 
     def __init__(
         self, paths: RunPaths, agent: Any, actions: Any, train_step: tf.Variable, frame_stack: FrameStack = 1
     ) -> None:
-        self._paths = paths
-        self._agent = agent
-        self._actions = actions
-        self._train_step = train_step
-        self._frame_stack = frame_stack
+        self._paths, self._agent, self._actions = paths, agent, actions
+        self._train_step, self._frame_stack = train_step, frame_stack
         self._model = paths.policies / _MODEL
         self._weights: Any = None  # TrackableSaver, with the names that the SavedModel's graph has for them.
         self._graph_files: list[Path] = []  # Of the SavedModel, without those that depend on the weights.
@@ -63,10 +59,7 @@ class PolicyExport:
     def save_model(self, iteration: int | None = None) -> None:
         """Writes `greedy_policy`, replacing the one of before.
 
-        The first call takes a second: it traces the policy and builds its graph.
-
-        Args:
-          iteration: Iterations completed, for `iteration_of`.
+        The first call takes a second: it traces the policy and builds its graph. `iteration` is for `iteration_of`.
         """
         with _without_tracing_notes():
             self._make_folders()
@@ -97,8 +90,7 @@ class PolicyExport:
         """Writes the weights as `policy_checkpoint_<train step>`; returns that name.
 
         Args:
-          iteration: Iterations completed, for `iteration_of`.
-          env_steps: Environment steps then.
+          iteration, env_steps: Completed then, for `iteration_of`.
           with_agent: The whole agent comes with them, which another run may begin with. One that is there stays.
           is_periodic: It is one of those that are saved in any case, see the method of this name.
         """

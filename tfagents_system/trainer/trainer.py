@@ -34,11 +34,7 @@ _EVALUATION_POLL_SECS = 0.02
 
 
 class Trainer:
-    """Trains one run from its current state to its end.
-
-    Args:
-      role: The process it runs in.
-    """
+    """Trains one run from its current state to its end."""
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -241,7 +237,7 @@ class Trainer:
             self._learner.follow_schedules()
             arrays = self._learner.read_policy(self._session)
             if is_evaluated:
-                reports.start(version, arrays, self._learner.train_step, self._state.end_env_steps)
+                reports.start(version, arrays, self._state.end_env_steps)
             self._publisher.publish(arrays, arrays if is_evaluated else None, self._progress())
 
     def _progress(self) -> tables.Progress:

@@ -67,9 +67,7 @@ class TrainerCheckpoints:
 
     Args:
       folder: Where they are.
-      agent: A TFAgent; its optimizers are saved with it.
-      state: Saved with it, and filled in by `restore`.
-      train_step: The agent's counter of updates.
+      agent, state, train_step: What is saved, with the agent's optimizers, and filled in by `restore`.
       connection: To the replay server, which writes its part of them.
       record: A file elsewhere that says that there are some, see `kept_checkpoints.why_lost`.
       is_far: The server does not see this folder: it keeps its part in a checkpoint of its own.
@@ -198,13 +196,6 @@ class TrainerSaves:
     A checkpoint is due in its period (with the policy of the moment), before the first update, after
     SAC_CHECKPOINT_MINUTES or hundreds of iterations without one, and where the replay server could not keep the older
     ones any longer.
-
-    Args:
-      role: The trainer's process.
-      learner: Of the agent: its state and its checkpoints, which it resumes from.
-      plan: Of the current iteration.
-      export: The policies on disk.
-      shares: Get the time that is spent.
 
     Attributes:
       error: What could not be written the last time; None where all is well.

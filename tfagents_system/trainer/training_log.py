@@ -42,11 +42,7 @@ def rank(row: Mapping[str, Any], metric: str) -> tuple[float, ...]:
 
 
 class EarlyEnd:
-    """Follows the rows of metrics.csv; once `stop_when` or `max_hours` is reached, that stays so.
-
-    Args:
-      params: Of the run.
-    """
+    """Follows the rows of metrics.csv; once `stop_when` or `max_hours` is reached, that stays so."""
 
     def __init__(self, params: TrainParamsBase) -> None:
         conditions = dict(params.stop_when or {})
@@ -118,10 +114,7 @@ class CallbackError(UserError):
 
 
 class TrainingRow:
-    """Gathers what the next row is made of.
-
-    Args:
-      agent: Its entropy coefficient and scale of rewards are in the row, where it has them.
+    """Gathers what the next row is made of; an agent's entropy coefficient and scale of rewards, where it has them.
 
     Attributes:
       curriculum: Values of the curriculum's parameters, as workers reported them last.
@@ -196,10 +189,6 @@ def _mean(weighted: Sequence[tuple[float, int]]) -> float:
 class TrainingLog:
     """Follows a run; `begin` comes first.
 
-    Args:
-      role: The trainer's process.
-      learner, plan, saves, shares: What is reported.
-
     Attributes:
       training_row: Gathers what the next row about training is made of.
       newest: For heartbeats: the newest number of each column, and the kind of the update.
@@ -220,12 +209,9 @@ class TrainingLog:
         self.newest: dict[str, Any] = {}
 
     def begin(self, train_step: int) -> Sequence[Mapping[str, Any]]:
-        """A start of the trainer, or going back: rows of later train steps than this one do not count.
+        """A start of the trainer, or going back: returns the rows that count, those up to this train step.
 
-        Nor do those of later iterations than the state's, where these had no updates.
-
-        Returns:
-          The rows that do.
+        Not those of later iterations than the state's, where these had no updates.
         """
         self.training_row.clear()
         self._episodes.clear()
@@ -263,13 +249,9 @@ class TrainingLog:
     def write_evaluation(
         self, version: int, train_step: int, env_steps: int | None, summary: Mapping[str, float]
     ) -> dict[str, float]:
-        """A row of an evaluation; returns it as it is written.
+        """A row of an evaluation, of the policy of an iteration; returns it as it is written.
 
-        Args:
-          version: Iterations that the policy was trained for.
-          train_step, env_steps: When it was published, as the last iteration's end has counted them; `env_steps` is
-            None where an earlier process did that.
-          summary: Columns of metrics.
+        `env_steps` are those at the end of that iteration; None where an earlier process has published the policy.
         """
         env_steps = self._state.env_steps if env_steps is None else env_steps
         return self._write({"train_step": train_step, "iteration": version, "env_steps": env_steps, **summary})
