@@ -31,7 +31,6 @@ from tfagents_system.replay.sampling import DrawSettings, PriorData, TransitionF
 from tfagents_system.replay.server import settings_of_run
 from tfagents_system.replay.stored_ring import StoredRing, add_segments
 from tfagents_system.transport import tables
-from tfagents_system.transport.segments import Segment
 
 FUNCTIONS = GoalFunctions([Line()])
 GAMMA = 0.5
@@ -89,10 +88,8 @@ def test_a_goal_is_one_that_its_episode_has_achieved(tmp_path: Path, strategy: S
     pairs = {(int(step), int(goal)) for step, goal in zip(found["step"], found["goal"], strict=True)}
     goals = {"future": lambda t: range(t + 1, 10), "final": lambda t: [9], "episode": lambda t: range(1, 10)}
     assert pairs == {(t, goal) for t in range(9) for goal in goals[strategy](t)}
-    counts = np.bincount(found["goal"][found["step"] == 3].astype(int), minlength=10)[
-        4 if strategy == "future" else 1 :
-    ]
     if strategy != "final":
+        counts = np.bincount(found["goal"][found["step"] == 3].astype(int))[4 if strategy == "future" else 1 :]
         assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 3 * len(counts), "all equally likely"
 
 
@@ -168,28 +165,6 @@ def test_an_episode_that_ended_at_its_goal_goes_on_with_another(tmp_path: Path) 
 
     found = columns(drawn(ring, goals=GoalFunctions([Far()])))
     assert set(found["discount"]) == {1.0}
-
-
-def test_what_the_ring_has_of_an_episode_decides(tmp_path: Path) -> None:
-    """Of one under way the steps so far, of one that is partly given up the rest."""
-    ring = goal_ring(tmp_path, 24, 20)
-    writer = Writer(ring, 4)
-    under_way = writer.begin(0, 0)
-    for _ in range(8):
-        under_way.step()
-    under_way.cut()
-    found = columns(drawn(ring, strategy="final"))
-    assert set(found["goal"]) == {8}
-    for _ in range(4):
-        under_way.step()
-    under_way.cut()
-    assert set(columns(drawn(ring, strategy="final"))["goal"]) == {12}
-    writer.whole(1, 0, 4)
-    writer.whole(1, 1, 4)  # 25 rows: one of the first episode is gone.
-    writer.whole(1, 2, 2)
-    found = columns(drawn(ring, strategy="episode"))
-    ours = found["goal"][found["worker"] == 0]
-    assert set(found["step"][found["worker"] == 0]) == set(range(4, 12)) and set(ours) == set(range(5, 13))
 
 
 def settings(**others: Any) -> DrawSettings:
@@ -308,30 +283,6 @@ def test_interleaved_segments_of_several_workers_while_the_oldest_are_given_up(
         scramble(writer, rng, 12, episodes, begun)
         starts += check(ring)
     assert ring.total_rows > 3 * ring.num_rows and starts > 1000
-
-
-def test_an_episode_without_its_middle_is_two(tmp_path: Path) -> None:
-    """Of a source in which that was damaged, for example."""
-
-    class Lossy(Writer):
-        def send(self, worker: int, segment: Segment) -> None:
-            if segment.episode is None or segment.episode[0, 1] != 6:
-                super().send(worker, segment)
-
-    ring = goal_ring(tmp_path)
-    writer = Lossy(ring, 3)
-    for episode in range(40):
-        writer.whole(1, episode, 4)
-    check(ring)
-    writer.whole(2, 0, 9)
-    starts = np.flatnonzero(ring.steps_left[ring.held_rows] >= 1)[-6:]
-    found = episodes_of(ring).find(starts)
-    assert (found.place - found.first).tolist() == [0, 1, 2, 3, 4, 5]
-    writer.whole(3, 0, 12)
-    starts = np.flatnonzero(ring.steps_left[ring.held_rows] >= 1)[-9:]
-    found = episodes_of(ring).find(starts)
-    assert (found.place - found.first).tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
-    assert (found.last - found.first).tolist() == [6] * 6 + [3] * 3
 
 
 def test_after_a_restart_a_rollback_and_damage_it_is_that_of_the_rows(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def test_priorities_are_those_of_the_newest_checkpoint_and_of_the_same_rows(tmp_
     killed = RunFolders(tmp_path / "run", priority_exponent=0.6)
     assert killed.ring.worker(0).number == 14, "the rows are as a killed server left them"
     values = np.frombuffer(killed.priorities.snapshot(), np.float32, offset=8)
-    np.testing.assert_allclose(values[np.arange(42, 70)], np.arange(12, 40) + EPSILON)
+    starts = np.array([row for row in range(42, 70) if row % 6 != 5])  # A segment's last row starts no transition.
+    np.testing.assert_allclose(values[starts], starts - 30 + EPSILON)
     assert not values[:6].any(), "of the two segments that came later nothing is known"
     machine_was_off()
     assert RunFolders(tmp_path / "run", priority_exponent=0.6).priorities.snapshot() == at_checkpoint

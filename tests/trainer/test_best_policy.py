@@ -23,26 +23,45 @@ def params_with(curriculum: Any = None, **attributes: Any) -> Any:
     return type("TrainParams", (FakeParams,), values | attributes)(config)
 
 
-class Export:
-    """Every policy is on disk, and none is needed but the best."""
+class DiskExport:
+    """Remembers which checkpoints there are, and what was the best one."""
 
-    deleted: list[str]
+    def __init__(self, has_all: bool = False) -> None:
+        self.there, self.best, self._has_all = list[str](), list[Any](), has_all
 
-    def __init__(self) -> None:
-        self.deleted = []
+    def save_checkpoint(self, iteration: int, env_steps: int, *, with_agent: bool, is_periodic: bool) -> str:
+        del env_steps, is_periodic
+        assert with_agent, "another run may begin with it"
+        name = f"policy_checkpoint_{10 * iteration:010d}"
+        self.there += [name] * (name not in self.there)
+        return name
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: [] if name == "checkpoints" else name == "has_checkpoint"
+    def has_checkpoint(self, name: str) -> bool:
+        return self._has_all or name in self.there
+
+    def is_periodic(self, name: str) -> bool:
+        return False
+
+    def delete_agent(self, name: str) -> None:
+        pass
+
+    def checkpoints(self) -> list[str]:
+        return sorted(self.there)
 
     def delete_checkpoint(self, name: str) -> None:
-        self.deleted.append(name)
+        self.there.remove(name)
+
+    def mark_best(self, told: dict[str, Any]) -> None:
+        self.best.append((told["checkpoint"], told["eval_return"]))
+
+
+SAVES: Any = SimpleNamespace(try_to_write=lambda write: write())  # Writes at once.
 
 
 def evaluated(params: Any, state: TrainerState, *rows: tuple[float, ...]) -> list[int]:
     """Iterations whose policy became the best one, of rows (iteration, return) or (iteration, return, success)."""
-    saves: Any = SimpleNamespace(try_to_write=lambda write: write())
-    export: Any = Export()
-    checkpoints, best = EvaluatedCheckpoints(params, state, export, saves), list[int]()
+    export: Any = DiskExport(has_all=True)
+    checkpoints, best = EvaluatedCheckpoints(params, state, export, SAVES), list[int]()
     for iteration, *result in rows:
         before = state.best
         names = dict(zip(("eval_return", "eval_success"), result, strict=False))
@@ -112,57 +131,6 @@ def test_the_task_in_words() -> None:
 # What an agent begins with.
 
 
-class DiskExport:
-    """Remembers which checkpoints there are."""
-
-    def __init__(self) -> None:
-        self.there: list[str] = []
-        self.best: list[Any] = []
-
-    def save_checkpoint(self, iteration: int, env_steps: int, *, with_agent: bool, is_periodic: bool) -> str:
-        del env_steps, is_periodic
-        assert with_agent, "another run may begin with it"
-        name = f"policy_checkpoint_{10 * iteration:010d}"
-        self.there += [name] * (name not in self.there)
-        return name
-
-    def has_checkpoint(self, name: str) -> bool:
-        return name in self.there
-
-    def is_periodic(self, name: str) -> bool:
-        return False
-
-    def delete_agent(self, name: str) -> None:
-        pass
-
-    def checkpoints(self) -> list[str]:
-        return sorted(self.there)
-
-    def delete_checkpoint(self, name: str) -> None:
-        self.there.remove(name)
-
-    def mark_best(self, told: dict[str, Any]) -> None:
-        self.best.append((told["checkpoint"], told["eval_return"]))
-
-
-class Params:
-    """Of a run with an evaluation an iteration."""
-
-    env_config = {"horizon": 10}
-    num_iter = 5
-    best_metric = "return"
-    stop_when = None
-    checkpoint_period_iters = 100
-    checkpoint_period_env_steps = None
-
-
-class Saves:
-    """Writes at once."""
-
-    def try_to_write(self, write: Any) -> None:
-        write()
-
-
 def row_of(iteration: int, eval_return: float) -> dict[str, float]:
     """Of metrics, for an evaluation: an iteration has 10 updates."""
     return {"iteration": iteration, "train_step": 10 * iteration, "eval_return": eval_return}
@@ -171,8 +139,7 @@ def row_of(iteration: int, eval_return: float) -> dict[str, float]:
 @pytest.mark.parametrize(("begins_trained", "best"), [(True, "0000000000"), (False, "0000000010")])
 def test_what_was_given_may_be_the_best(begins_trained: bool, best: str) -> None:
     export: Any = DiskExport()
-    params, saves = Params(), Saves()
-    kept = EvaluatedCheckpoints(params, TrainerState(), export, saves, begins_trained)  # type: ignore[arg-type]
+    kept = EvaluatedCheckpoints(params_with(), TrainerState(), export, SAVES, begins_trained)
     for iteration, value in enumerate((-117.4, -908.9)):
         kept.write(iteration)
         kept.take(row_of(iteration, value))
@@ -182,7 +149,7 @@ def test_what_was_given_may_be_the_best(begins_trained: bool, best: str) -> None
 
 def test_a_late_evaluation_leaves_the_policy_that_is_evaluated_meanwhile() -> None:
     export: Any = DiskExport()
-    kept = EvaluatedCheckpoints(Params(), TrainerState(), export, Saves())  # type: ignore[arg-type]
+    kept = EvaluatedCheckpoints(params_with(), TrainerState(), export, SAVES)
     for iteration in (1, 2):
         kept.write(iteration)
         kept.give_up()
@@ -190,18 +157,16 @@ def test_a_late_evaluation_leaves_the_policy_that_is_evaluated_meanwhile() -> No
     kept.write(4)
     kept.take(row_of(2, -5.0))
     kept.take(row_of(4, -4.0))
-    assert [int(name[-10:]) for name in export.there] == [10, 40] and export.best[-1][
-        0
-    ] == "policy_checkpoint_0000000040"
+    assert [int(name[-10:]) for name in export.there] == [10, 40]
+    assert export.best[-1][0] == "policy_checkpoint_0000000040"
 
 
 @pytest.mark.parametrize("env_steps", [None, 1000])
 def test_policies_that_are_not_on_disk_leave_nothing_to_delete(env_steps: int | None) -> None:
     """Random weights, and one that a full disk has kept from being written; neither evaluation has a finite return."""
     export: Any = DiskExport()
-    params = Params()
-    params.checkpoint_period_env_steps = env_steps  # type: ignore[assignment]
-    kept = EvaluatedCheckpoints(params, TrainerState(), export, Saves())  # type: ignore[arg-type]
+    params = params_with(checkpoint_period_env_steps=env_steps)
+    kept = EvaluatedCheckpoints(params, TrainerState(), export, SAVES)
     for iteration in (0, 1):
         kept.take({"iteration": iteration, "train_step": 10 * iteration})
         kept.give_up()

@@ -73,17 +73,14 @@ def test_the_evaluations_that_counted_are_named_by_their_steps() -> None:
         assert end.why == f"{which} had eval_return of at least -15 (stop_when)"
 
 
+KEYS = "stop_when=null, or stop_when.KEY=VALUE (null removes a key)"
+
+
 @pytest.mark.parametrize(
     ("why", "more"),
     [
-        (
-            "1 evaluation up to 1,300 steps had eval_return of at least -15 (stop_when)",
-            "stop_when=null, or stop_when.KEY=VALUE (null removes a key)",
-        ),
-        (
-            "no evaluation was better for 2,000 environment steps (stop_when)",
-            "stop_when=null, or stop_when.KEY=VALUE (null removes a key)",
-        ),
+        ("1 evaluation up to 1,300 steps had eval_return of at least -15 (stop_when)", KEYS),
+        ("no evaluation was better for 2,000 environment steps (stop_when)", KEYS),
         ("max_hours=0.5 is reached", "max_hours=N"),
         ("num_env_steps=400 is reached", "num_env_steps=N"),
         ("the critics diverge", "num_iter=N"),
@@ -122,23 +119,12 @@ def test_hours_are_those_of_the_metrics() -> None:
     assert end.why == "max_hours=0.5 is reached"
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {},
-        {"eval_succes": 0.9},
-        {"eval_success": 1.5},
-        {"eval_success": 0},
-        {"eval_return": "high"},
-        {"eval_return": float("nan")},
-        {"evaluations": 3},
-        {"eval_return": 1, "evaluations": 0},
-        {"no_improvement_env_steps": 0},
-        {"no_improvement_env_steps": 10, "evaluations": 2},
-        [0.95],
-        "eval_success",
-    ],
-)
+CONDITIONS = [{}, {"eval_succes": 0.9}, {"eval_success": 1.5}, {"eval_success": 0}, {"eval_return": "high"}]
+CONDITIONS += [{"eval_return": float("nan")}, {"evaluations": 3}, {"eval_return": 1, "evaluations": 0}]
+CONDITIONS += [{"no_improvement_env_steps": 0}, {"no_improvement_env_steps": 10, "evaluations": 2}]
+
+
+@pytest.mark.parametrize("value", [*CONDITIONS, [0.95], "eval_success"])
 def test_what_is_no_condition_is_refused(value: Any) -> None:
     params = type("TrainParams", (FakeParams,), {"stop_when": value})({"horizon": 10})
     (finding,) = params_check.check_params(params)
@@ -240,10 +226,6 @@ def test_callbacks_get_what_is_logged_and_may_end_the_run(tmp_path: Path, now: l
         "updates",
         {"train_step": 2000, "iteration": 20, "env_steps": 0, "critic_loss": 0.25},
     )
-
-
-def sure(logged: Logged) -> bool:
-    return True
 
 
 def test_a_callback_that_raises_ends_the_run_with_the_users_line_and_all_is_saved(

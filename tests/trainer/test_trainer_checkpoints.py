@@ -4,21 +4,28 @@ import math
 import shutil
 import time
 import types
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
 from tests.support.agent_for_tests import B, Params, block, build
 from tests.support.checkpoints_for_tests import checkpoints_of
+from tests.support.settings_for_tests import variables_with
 from tests.support.waiting import until
 from tfagents_system.agents.agent import set_fixed_alpha
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.errors import UserError
+from tfagents_system.replay.ring_files import COUNTED_ITERATIONS
 from tfagents_system.replay.sampling import TransitionForm
 from tfagents_system.run_files import kept_checkpoints
+from tfagents_system.run_files.heartbeat import TimeShares
+from tfagents_system.trainer import trainer
 from tfagents_system.trainer import trainer_checkpoints as checkpoints_module
-from tfagents_system.trainer.iteration_plan import TrainerState
-from tfagents_system.trainer.trainer_checkpoints import SaveError
+from tfagents_system.trainer.iteration_plan import IterationPlan, TrainerState
+from tfagents_system.trainer.trainer_checkpoints import SaveError, TrainerSaves
 
 
 def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_path):
@@ -136,3 +143,69 @@ def test_an_alpha_that_is_fixed_is_that_of_the_params_not_of_the_checkpoint(tmp_
         checkpoints_of(tmp_path, agent)[0].restore()
         set_fixed_alpha(agent, params)
         assert float(agent.log_alpha) == expected
+
+
+# Checkpoints are never so many iterations apart that the ring has forgotten how many steps each of them had.
+
+
+STEPS = 25
+
+
+def saved_iterations(resumed_at: int, env_steps_per_iter: int | None) -> list[int]:
+    """Iterations of 25 steps with a checkpoint's period of 50,000 steps: after which a checkpoint is written."""
+    params: Any = SimpleNamespace(
+        num_iter=10_000,
+        asynchronous=False,
+        env_steps_per_iter=env_steps_per_iter,
+        updates_per_env_step=None,
+        updates_per_iter=1000,
+        checkpoint_period_iters=1,
+        checkpoint_period_env_steps=50_000,
+        num_eval_episodes=0,
+        keep_policies=True,
+    )
+    state, saved = TrainerState(iteration=resumed_at), list[int]()
+    state.env_steps = state.end_env_steps = STEPS * resumed_at
+    plan = IterationPlan(state, lambda: state.iteration * STEPS, params.num_iter, None)
+    checkpoints: Any = MagicMock()
+    checkpoints.is_wanted.return_value = False
+    checkpoints.save.side_effect = lambda *args, **options: saved.append(state.iteration)
+    learner: Any = SimpleNamespace(state=state, checkpoints=checkpoints, train_step=0)
+    role: Any = SimpleNamespace(params=params, variables=variables_with())
+    saves = TrainerSaves(role, learner, plan, MagicMock(), TimeShares())
+    saves.begin(restored=resumed_at > 0)
+    while state.iteration < resumed_at + 1900:
+        state.env_steps += STEPS
+        plan.end()
+        learner.train_step = STEPS * state.iteration
+        if saves.is_due():
+            assert saves.save()
+    return saved
+
+
+@pytest.mark.parametrize("resumed_at", [0, 130])
+def test_the_older_of_two_checkpoints_is_among_the_iterations_that_are_counted(resumed_at: int) -> None:
+    saved = [resumed_at, *saved_iterations(resumed_at, STEPS)]
+    apart = [later - earlier for earlier, later in zip(saved, saved[2:], strict=False)]
+    assert len(saved) > 4 and max(apart) < COUNTED_ITERATIONS
+
+
+def test_where_an_iteration_has_its_own_number_of_updates_the_period_alone_counts() -> None:
+    assert saved_iterations(0, None) == []
+
+
+# Sessions.
+
+
+def test_a_session_is_above_all_others_wherever_the_clock_is_and_whatever_is_remembered(tmp_path, monkeypatch):
+    def next_session(last, clock, path=tmp_path / "trainer_session.json"):
+        monkeypatch.setattr(trainer, "time", types.SimpleNamespace(time_ns=lambda: clock))
+        return trainer.next_session(path, last)
+
+    assert [next_session(0, 1000), next_session(0, 10), next_session(1001, 10)] == [1000, 1001, 1002]
+    assert next_session(1002, 5000) == 5000
+    for text in ("", "[]", '{"session": "x"}', "{}"):
+        (tmp_path / "trainer_session.json").write_text(text)
+        assert next_session(0, 7) == 7
+    (tmp_path / "file").write_text("")
+    assert next_session(8, 7, tmp_path / "file" / "session.json") == 9, "it can't be written"
