@@ -43,18 +43,10 @@ def test_an_iteration_is_drawn_when_its_experience_is_there_in_blocks_of_bounded
     assert ids.shape == (8, 4, 3)
     np.testing.assert_array_equal(rewards, ids[..., 2])
     np.testing.assert_allclose(actions[..., 1], ids[..., 2] / 1e4)
-
-
-def test_minibatches_depend_on_seed_and_position_alone(server):
-    reader = server.connection.reader(tables.BLOCKS)
-    server.connection.put(tables.SEGMENTS, numbered_segment(steps=50, end_of_iteration=True).to_wire())
-    ask(server, iteration=0, session=1, count=4)
-    first = take_block(server, reader)
-    ask(server, iteration=0, session=2, count=4)
-    second = take_block(server, reader)
-    assert (first.session, second.session) == (1, 2)
-    for a, b in zip(first.arrays, second.arrays, strict=True):
-        np.testing.assert_array_equal(a, b)
+    ask(server, iteration=0, session=2, count=8)
+    again = take_block(server, reader)
+    assert again.session == 2
+    np.testing.assert_equal(again.arrays, blocks[0].arrays, "they depend on seed and position alone")
 
 
 def test_errors_from_the_trainer_decide_what_is_drawn_and_go_into_the_checkpoint(tmp_path):
@@ -159,18 +151,14 @@ def test_what_waited_for_room_is_told_as_stored_though_no_segment_follows(tmp_pa
         server.close()
 
 
-def test_a_server_that_is_not_there_is_named_after_the_deadline():
-    port = free_port()
-    began = time.monotonic()
+def test_a_server_that_is_not_there_is_named_after_the_deadline_and_a_stop_ends_every_wait():
+    port, began = free_port(), time.monotonic()
     words = rf"waited \d+ s for the replay server at 127\.0\.0\.1:{port}: giving up"
     with pytest.raises(ServerUnreachableError, match=words):
         Connection(f"localhost:{port}", lambda: False).wait_until_up(1.0)
     assert time.monotonic() - began >= 1.0
-
-
-def test_every_wait_ends_when_the_role_is_told_to_stop():
     with pytest.raises(StoppedError):
-        Connection(f"localhost:{free_port()}", lambda: True).wait_until_up(60.0)
+        Connection(f"localhost:{port}", lambda: True).wait_until_up(60.0)
     with pytest.raises(StoppedError):
         Waiting("x", 60.0, lambda: True).check()
 

@@ -134,20 +134,16 @@ def test_a_run_with_a_checkpoint_keeps_what_it_has(tmp_path: Path) -> None:
     assert fill_run(run, source).ring_steps == 5
 
 
-def test_a_run_that_counts_on_begins_where_the_other_one_was(tmp_path: Path) -> None:
-    """Its steps are those of both; iterations promise updates for their own steps alone."""
-    source, run = run_with(tmp_path / "source", 2), tmp_path / "new"
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_run_that_counts_on_begins_where_the_other_one_was(tmp_path: Path, counts: bool) -> None:
+    """In lock-step iterations promise updates for their own steps alone; elsewhere the rows count as well."""
+    source, run = run_with(tmp_path / "source", 3), tmp_path / "new"
     ring = new_ring(run)
-    fill(ring, of(source, env_steps=800, iteration=40, train_step=400), run / "checkpoints")
-    assert (ring.env_steps, ring.steps_up_to(39)) == (800, 0)
+    fill(ring, of(source, env_steps=800, iteration=40, train_step=400), run / "checkpoints", counts=counts)
+    assert (ring.env_steps, ring.init_steps) == (800, 800 - 15 * counts)
+    assert Asynchronous(ring, 0.5, 0, 0)._budget() == 7 * counts, "half of 15 steps"
     assert ring.append(numbered_segment(iteration=40))
-    assert (ring.env_steps, ring.steps_up_to(40)) == (805, 5)
-
-
-def test_rows_count_for_a_ratio_that_is_a_limit(tmp_path: Path) -> None:
-    ring = fill_run(tmp_path / "new", run_with(tmp_path / "source", 3), counts=True)
-    assert Asynchronous(ring, 0.5, 0, 0)._budget() == 7, "half of 15 steps"
-    assert (ring.env_steps, ring.init_steps) == (0, -15)
+    assert (ring.env_steps, ring.steps_up_to(40)) == (805, 5 + 15 * counts)
 
 
 def test_the_server_fills_the_ring_with_what_run_json_says(tmp_path: Path) -> None:
@@ -162,24 +158,19 @@ def test_the_server_fills_the_ring_with_what_run_json_says(tmp_path: Path) -> No
         assert server._open_ring(role, LAYOUT, LongWork("ring")).ring_steps == steps
 
 
-def test_damaged_segments_are_left_out(tmp_path: Path) -> None:
-    source = run_with(tmp_path / "source", 4)
-    damaged = Ring.open(source / "replay", LAYOUT, 60, 24)
-    damaged.reward[8] += 1  # Of the second of four.
-    stored = StoredRing(source)
-    assert [segment.observation[0][0, 1] for segment in stored.segments()] == [0, 2, 3]
-    assert stored.damaged_steps == 5
-    assert fill_run(tmp_path / "new", source).ring_steps == 15
-
-
-def test_a_small_ring_keeps_the_newest(tmp_path: Path) -> None:
+def test_damaged_segments_are_left_out_and_a_small_ring_keeps_the_newest(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    filled_ring(source / "replay", 7, capacity=20)
+    filled_ring(source / "replay", 7, capacity=30)
     stored = StoredRing(source)
-    assert [segment.observation[0][0, 1] for segment in stored.segments()] == [4, 5, 6] and not stored.damaged_steps
+    assert [segment.observation[0][0, 1] for segment in stored.segments()] == [2, 3, 4, 5, 6]
+    assert not stored.damaged_steps
+    damaged = Ring.open(source / "replay", LAYOUT, 30)
+    damaged.reward[damaged.held_rows[6 * 3 + 2]] += 1  # Of episode 5.
+    assert [segment.observation[0][0, 1] for segment in stored.segments()] == [2, 3, 4, 6]
+    assert stored.damaged_steps == 5
     ring = fill_run(tmp_path / "new", source, capacity=13)
     starts = ring.held_rows[ring.steps_left[ring.held_rows] > 0]
-    assert ring.observation[0][starts][:, 1].tolist() == [5] * 5 + [6] * 5
+    assert ring.observation[0][starts][:, 1].tolist() == [4] * 5 + [6] * 5
 
 
 def test_no_sample_starts_where_frames_before_it_are_missing(tmp_path: Path) -> None:
@@ -238,7 +229,7 @@ def test_columns_that_were_not_asked_for_there_or_here(tmp_path: Path) -> None:
             assert found is None or found.tolist() == wanted
 
 
-def test_what_is_no_ring_is_refused_in_words(tmp_path: Path) -> None:
+def test_what_is_no_ring_or_has_segments_that_are_too_long_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no replay ring: give the directory of a run"):
         StoredRing(tmp_path)
     run = run_with(tmp_path / "run")
@@ -249,9 +240,6 @@ def test_what_is_no_ring_is_refused_in_words(tmp_path: Path) -> None:
     (run / "replay/layout.json").write_text("{")
     with pytest.raises(UserError, match="can't be read"):
         StoredRing(run)
-
-
-def test_segments_that_are_too_long_are_refused(tmp_path: Path) -> None:
-    filled_ring(tmp_path / "source", 2, capacity=100, slack=60, steps=40)
+    filled_ring(tmp_path / "long", 2, capacity=100, slack=60, steps=40)
     with pytest.raises(UserError, match="a segment of 41 rows does not fit a ring of 20: raise buffer_size"):
-        fill_run(tmp_path / "new", tmp_path / "source", capacity=20)
+        fill_run(tmp_path / "new", tmp_path / "long", capacity=20)

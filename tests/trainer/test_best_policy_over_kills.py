@@ -48,27 +48,13 @@ class Killed(BaseException):
 
 
 class Export(PolicyExport):
-    """The real one, whose weights are a text.
-
-    Args:
-      paths: The run directory.
-      weights: What is trained, and when, in words.
-      moment: Called before each write.
-    """
+    """The real one, whose weights are a text: what is trained, and when, in words; `moment` is called before writes."""
 
     def __init__(self, paths: RunPaths, weights: Callable[[int], str], moment: Callable[[], None]) -> None:
         self._paths, self._weights, self._moment = paths, weights, moment
         paths.policy_checkpoints.mkdir(parents=True, exist_ok=True)
 
-    def save_checkpoint(
-        self,
-        iteration: int | None = None,
-        env_steps: int | None = None,
-        *,
-        with_agent: bool = False,
-        is_periodic: bool = False,
-    ) -> str:
-        del env_steps, with_agent
+    def save_checkpoint(self, iteration: int | None = None, *_: Any, is_periodic: bool = False, **__: Any) -> str:
         assert iteration is not None
         self._moment()
         folder = self._paths.policy_checkpoints / checkpoint_name(UPDATES * iteration)
@@ -108,26 +94,26 @@ class Life:
         folder: Path,
         number: int,
         results: Mapping[int, float],
-        saves_at: frozenset[int],
+        saves_at: Any,
         is_late: bool,
         kill_at: int = 10**6,
     ) -> None:
         self.writes, self._kill_at = 0, kill_at
         self._number, self._results, self._saves_at, self._is_late = number, results, saves_at, is_late
-        self._paths = paths = RunPaths(folder)
-        self.state, self._checkpoint, self._before = TrainerState(), *kept_in(folder)
+        paths = RunPaths(folder)
+        self.state, (self._checkpoint, self._before) = TrainerState(), kept_in(folder)
         saved = read_json(self._checkpoint)
         if saved is not None:
             _SavedState(self.state).deserialize(json.dumps(saved["state"]).encode())
         self.resumed_at = self.state.iteration
         self._weights = dict(saved["weights"]) if saved else {}
-        self._export = Export(paths, self._weights_of, self._moment)
+        export = Export(paths, self._weights_of, self._moment)
         plan = IterationPlan(self.state, lambda: self.train_step, PARAMS.num_iter, UPDATES)
         self.checkpoints = SimpleNamespace(save=self._save, wait=lambda: None)
         learner: Any = self
         role: Any = SimpleNamespace(params=PARAMS, variables=variables_with())
-        self._saves = TrainerSaves(role, learner, plan, self._export, TimeShares())
-        self._evaluated = EvaluatedCheckpoints(PARAMS, self.state, self._export, self._saves)
+        self._saves = TrainerSaves(role, learner, plan, export, TimeShares())
+        self._evaluated = EvaluatedCheckpoints(PARAMS, self.state, export, self._saves)
         self._metrics = MetricsLog(paths, [])
         self._metrics.rewind(self.train_step if saved else -1, self.state.iteration)
         self._evaluated.begin(self._metrics.rows(), self.train_step if saved else -1)

@@ -53,9 +53,9 @@ class Learner:
         taken = taken_by(role.paths)
         self.state = self._state_at_start(taken)
         self._connection = connection
-        paths, saved = role.paths, (self.agent, self.state, self.step_variable)
+        folder, saved = role.paths.trainer_checkpoints, role.paths.saved
         self.checkpoints = TrainerCheckpoints(
-            paths.trainer_checkpoints, *saved, connection, paths.saved, is_far=role.is_far
+            folder, self.agent, self.state, self.step_variable, connection, saved, is_far=role.is_far
         )
         self.resumed_at: int | None = None
         if self.restore():
