@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
+import subprocess
 import threading
 import time
+import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,8 +18,16 @@ import reverb
 from tests.support.ports import free_port
 from tests.support.replay_service import Server, ask, take_block
 from tests.support.segments_for_tests import numbered_segment
+from tests.support.settings_for_tests import variables_with
+from tests.support.waiting import until
+from tfagents_system.machine.files import write_json
+from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
+from tfagents_system.replay import server as server_module
 from tfagents_system.replay.ring import NEVER, WorkerRecord
+from tfagents_system.role import Role
 from tfagents_system.run_files import kept_checkpoints
+from tfagents_system.run_files.heartbeat import Heartbeat, read_heartbeat
+from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, ServerUnreachableError, StoppedError, Waiting
 from tfagents_system.worker import sender as sender_module
@@ -380,3 +393,76 @@ def test_who_waits_for_the_next_iteration_is_told_why_nothing_was_trained(server
     assert server.service.waiting_for == (
         "experience to train on, all that the ring holds is held out: lower validation_share, or raise buffer_size"
     )
+
+
+# The replay server stays as long as what a killed supervisor has left still saves.
+
+
+@pytest.fixture
+def role(tmp_path):
+    stopped = []
+    stop = types.SimpleNamespace(is_set=lambda: bool(stopped), set=lambda: stopped.append(True))
+    return types.SimpleNamespace(stop=stop, paths=RunPaths(tmp_path), variables=variables_with())
+
+
+@pytest.fixture
+def orphaned(monkeypatch):
+    monkeypatch.setenv(SUPERVISOR_PID_VARIABLE, "1" if os.getppid() != 1 else "2")
+
+
+def trainer_says(role, state, pid):
+    role.paths.heartbeats.mkdir(exist_ok=True)
+    write_json(role.paths.heartbeat(TRAINER), {"state": state, "pid": pid})
+
+
+def test_without_a_supervisor_it_stays_until_the_trainer_has_said_that_it_stopped(role, orphaned, monkeypatch):
+    assert not server_module.stays_for_trainer(role, math.inf), "there never was a trainer"
+    trainer_says(role, "saving", os.getpid())
+    assert server_module.stays_for_trainer(role, math.inf)
+    assert not server_module.stays_for_trainer(role, time.monotonic() - 0.1), "no longer than a stop may take"
+    trainer_says(role, "stopped", os.getpid())
+    assert not server_module.stays_for_trainer(role, math.inf)
+    with subprocess.Popen(["true"]) as process:
+        pass
+    trainer_says(role, "saving", process.pid)
+    assert not server_module.stays_for_trainer(role, math.inf), "it died"
+    trainer_says(role, "saving", os.getpid())
+    monkeypatch.setenv(SUPERVISOR_PID_VARIABLE, str(os.getppid()))
+    assert not server_module.stays_for_trainer(role, math.inf), "its supervisor stops it last"
+
+
+def test_its_start_says_what_it_is_at_and_the_others_wait_as_long(role, monkeypatch):
+    """Such as a large ring that is verified: nobody is to take it for a server that hangs."""
+    role.heartbeat, role.params = Heartbeat(role.paths.heartbeat(REPLAY), REPLAY, 0.02), None
+    waiting = types.SimpleNamespace(
+        paths=role.paths, heartbeat=Heartbeat(role.paths.heartbeat(TRAINER), TRAINER, min_secs=0.02)
+    )
+    waits = []
+
+    class Unreachable:
+        def wait_until_up(self, deadline_secs):
+            until(lambda: read_heartbeat(role.paths.heartbeat(TRAINER)), 10.0, "a heartbeat of who waits")
+            waits.append(deadline_secs)
+            raise ServerUnreachableError
+
+    class Opening:
+        def open_ring(self, role, layout, work):
+            work.doing, work.done, work.total, work.unit = "another size", 3, 10, "MiB"
+            path = role.paths.heartbeat(REPLAY)
+            until(lambda: "another size" in ((read_heartbeat(path) or {}).get("doing") or ""), 10.0, "a heartbeat")
+            assert read_heartbeat(path)["doing"].startswith("ring: 3 of 10 MiB (30 %), another size, ")
+            raise InterruptedError
+
+    for name in ("run_layout", "specs"):
+        monkeypatch.setattr(server_module, name, mock.MagicMock())
+    monkeypatch.setattr(server_module, "_open_ring", Opening().open_ring)
+    with pytest.raises(ServerUnreachableError):
+        Role.wait_until_up(waiting, Unreachable(), 600.0)
+    assert waits == [600.0], "nobody says anything"
+    with pytest.raises(InterruptedError):
+        server_module.serve(role)
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 200 * len(waits))
+    with pytest.raises(ServerUnreachableError):
+        Role.wait_until_up(waiting, Unreachable(), 600.0)
+    assert waits == [600.0] * 3, "the server has said nothing for longer than that"
