@@ -23,7 +23,7 @@ from tfagents_system.policies import weights
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.ring_files import capacity_rows, slack_rows
+from tfagents_system.replay.ring_files import ring_rows
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 from tfagents_system.transport.episode_reports import Episode
@@ -59,8 +59,7 @@ class Learner:
         )
         observation_spec, action_spec = self.env.observation_spec(), self.env.action_spec()
         self.layout = run_layout(self.params, observation_spec, action_spec)
-        rows = capacity_rows(self.params, self.layout), slack_rows(self.params, self.layout)
-        self.ring = Ring.open(folder, self.layout, *rows)
+        self.ring = Ring.open(folder, self.layout, *ring_rows(self.params, self.layout))
         tf.keras.utils.set_random_seed(_SEED)
         seen, acted = tensor_spec.from_spec((observation_spec, action_spec))
         self.agent = make_agent(self.params, seen, acted, tf.Variable(0, dtype=tf.int64))

@@ -609,7 +609,7 @@ def _compare_actions(taken: Taken, run_specs: tuple[Any, Any, Any], findings: Fi
 
 
 def _compare_rows(taken: Taken, params: TrainParamsBase, specs: bytes, findings: Findings) -> None:
-    from tfagents_system.replay.ring_files import capacity_rows, longest_segment_rows
+    from tfagents_system.replay.ring_files import ring_rows
     from tfagents_system.replay.stored_ring import StoredRing, differences
 
     layout, stored = _conversion(params, specs).layout, StoredRing(Path(taken.run))
@@ -618,7 +618,8 @@ def _compare_rows(taken: Taken, params: TrainParamsBase, specs: bytes, findings:
             f"SAC_FROM={taken.source} holds other experience than this run collects: {'; '.join(lines)}. Give a run of "
             "the same environment and settings (action_history, normalize_rewards, potential), or take the agent alone"
         )
-    most, longest = capacity_rows(params, layout), longest_segment_rows(params, layout)
+    most, slack = ring_rows(params, layout)
+    longest = min(most, slack)
     if (needed := stored.longest_segment_rows(most)) > longest:
         raise UserError(
             f"SAC_FROM={taken.source} has segments of {needed:,} rows, and the replay buffer takes {longest:,} at "
@@ -640,13 +641,13 @@ def ring_findings(params: TrainParamsBase, layout: Layout, folder: Path, run: Ru
       layout: Of its experience from now on.
       folder: Of the ring, which has one layout and size for life.
     """
-    from tfagents_system.replay.ring_files import RingFiles, capacity_rows
+    from tfagents_system.replay.ring_files import RingFiles, ring_rows
     from tfagents_system.replay.stored_ring import differences
 
     if (ring := RingFiles.find(folder)) is None:
         return []
     lines = differences(layout, ring.layout, makes_do=False, words=("now", "before"))
-    if not lines and (rows := capacity_rows(params, layout)) != ring.capacity_rows:
+    if not lines and (rows := ring_rows(params, layout)[0]) != ring.capacity_rows:
         lines = [f"rows: now {rows:,} (buffer_size={params.buffer_size}), before {ring.capacity_rows:,}"]
     return lines and [
         f"the experience in {folder} does not fit: {'; '.join(lines)}. A run's replay buffer keeps its columns and its "

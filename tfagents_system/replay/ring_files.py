@@ -109,38 +109,25 @@ def covered_rows(header: np.ndarray) -> tuple[int, int]:
 # Sizes.
 
 
-def capacity_rows(params: TrainParamsBase, layout: Layout) -> int:
-    """Rows of a run's ring.
+def ring_rows(params: TrainParamsBase, layout: Layout) -> tuple[int, int]:
+    """Rows that a run's ring holds, and rows beyond those, in which the last checkpoints' oldest experience stays.
 
     An episode of full length takes one row more for each of its segments than it has steps. Where frames are stacked,
     segments from within an episode have their history, too. A ring gives up whole segments: with room for one more it
-    never holds less than the buffer size.
+    never holds less than the buffer size. A segment that it takes has at most as many rows as the smaller of the two.
     """
-    segments = layout.num_segments(params.horizon, params.sample_form_ctor().sequence_length)
-    episode_rows = params.horizon + segments + (segments - 1) * layout.history_rows(params.frame_stack)
-    return -(-params.buffer_size * episode_rows // params.horizon) + _segment_rows(params, layout)
-
-
-def slack_rows(params: TrainParamsBase, layout: Layout) -> int:
-    """Rows beyond those, in which the last checkpoints' oldest experience stays."""
-    return _slack_rows(capacity_rows(params, layout), _segment_rows(params, layout))
-
-
-def longest_segment_rows(params: TrainParamsBase, layout: Layout) -> int:
-    """Rows of a segment that a run's ring takes, whoever made it."""
-    return min(capacity_rows(params, layout), slack_rows(params, layout))
+    history, length = layout.history_rows(params.frame_stack), params.sample_form_ctor().sequence_length
+    segments = layout.num_segments(params.horizon, length)
+    episode_rows = params.horizon + segments + (segments - 1) * history
+    segment_rows = history + min(params.horizon, layout.max_segment_steps(length)) + 1
+    capacity = -(-params.buffer_size * episode_rows // params.horizon) + segment_rows
+    return capacity, _slack_rows(capacity, segment_rows)
 
 
 def ring_bytes(params: TrainParamsBase, layout: Layout) -> int:
     """Of the ring's files; as much again in the run directory where SAC_REPLAY_DIR is another folder."""
     priority_bytes = 4 if params.sample_form_ctor().is_prioritized else 0
-    return (capacity_rows(params, layout) + slack_rows(params, layout)) * (layout.step_bytes + priority_bytes)
-
-
-def _segment_rows(params: TrainParamsBase, layout: Layout) -> int:
-    """Rows of the longest segment that the run's workers send."""
-    steps = min(params.horizon, layout.max_segment_steps(params.sample_form_ctor().sequence_length))
-    return layout.history_rows(params.frame_stack) + steps + 1
+    return sum(ring_rows(params, layout)) * (layout.step_bytes + priority_bytes)
 
 
 def _slack_rows(capacity: int, segment_rows: int) -> int:

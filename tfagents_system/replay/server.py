@@ -33,7 +33,7 @@ from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing, Worker
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import SnapshotWriter, open_ring, saved_priorities
 from tfagents_system.replay.ring import INIT_ITERATION, MAX_WORKERS, Ring
-from tfagents_system.replay.ring_files import capacity_rows, slack_rows
+from tfagents_system.replay.ring_files import ring_rows
 from tfagents_system.replay.sampling import DrawSettings, PriorData, make_block
 from tfagents_system.replay.stored_ring import StoredRing, differences, fill
 from tfagents_system.report.long_work import LongWork
@@ -341,11 +341,8 @@ def _why_untrained(ring: Ring) -> str | None:
 
 def _open_ring(role: Role, layout: Layout, work: LongWork) -> Ring:
     params, paths, taken = role.params, role.paths, taken_by(role.paths)
-    folder, rows = (
-        role.variables.replay_dir or paths.replay,
-        (capacity_rows(params, layout), slack_rows(params, layout)),
-    )
-    ring = open_ring(folder, paths, layout, *rows, from_checkpoint=role.deterministic, work=work)
+    folder = role.variables.replay_dir or paths.replay
+    ring = open_ring(folder, paths, layout, *ring_rows(params, layout), from_checkpoint=role.deterministic, work=work)
     if taken is not None and taken.has_rows:
         work.doing = "experience of another run"
         # In lock-step an iteration promises updates for its own steps; else the ratio is a limit.

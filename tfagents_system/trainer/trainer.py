@@ -55,12 +55,9 @@ class Trainer:
         self._saves = TrainerSaves(role, learner, self._plan, self._export, self._shares)
         self._log = TrainingLog(role, learner, self._plan, self._saves, self._shares)
         taken = taken_by(role.paths)
+        begins_trained = offline_updates(params) > 0 or (taken is not None and taken.checkpoint is not None)
         self._evaluated_checkpoints = EvaluatedCheckpoints(
-            params,
-            self._state,
-            self._export,
-            self._saves,
-            begins_trained=offline_updates(params) > 0 or (taken is not None and taken.checkpoint is not None),
+            params, self._state, self._export, self._saves, begins_trained
         )
         self._reports = WorkerReports(role, self._log, self._evaluated_checkpoints, self._shares)
         self._follow(-1 if learner.resumed_at is None else learner.resumed_at)
@@ -208,15 +205,19 @@ class Trainer:
 
     def _next_block(self, iteration: int, first: int) -> tables.Block:
         def while_waiting() -> None:
-            self._publisher.check()
-            self._log.beat("waiting", waiting_for=f"experience of iteration {iteration}")
-            self._reports.take()
-            self._publisher.repeat_if_restarted(self._reports.arrays)
+            self._tend(f"experience of iteration {iteration}")
             self._save_if_due()
 
         self._publisher.check()
         with self._shares.spend("waiting"):
             return self._minibatches.next(iteration, first, while_waiting)
+
+    def _tend(self, waiting_for: str) -> None:
+        """What goes on while the trainer waits."""
+        self._publisher.check()
+        self._log.beat("waiting", waiting_for=waiting_for)
+        self._reports.take()
+        self._publisher.repeat_if_restarted(self._reports.arrays)
 
     # Publishing.
 
@@ -255,11 +256,7 @@ class Trainer:
                 if self._role.is_stopped():
                     raise StoppedError
                 reports.leave_out_gone()
-                self._publisher.check()
-                what = f"the evaluation of iteration {reports.version} by workers {reports.missing()}"
-                self._log.beat("waiting", waiting_for=what)
-                reports.take()
-                self._publisher.repeat_if_restarted(self._reports.arrays)
+                self._tend(f"the evaluation of iteration {reports.version} by workers {reports.missing()}")
                 time.sleep(_EVALUATION_POLL_SECS)
 
     # Saving.
