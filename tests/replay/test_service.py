@@ -35,10 +35,17 @@ from tfagents_system.worker.sender import RefusedError, SegmentSender
 
 
 @pytest.fixture
-def server(tmp_path):
-    server = Server(tmp_path / "ring", free_port())
-    yield server
-    server.close()
+def start(tmp_path):
+    """Starts a server, with options."""
+    servers = []
+    yield lambda **options: servers.append(Server(tmp_path / "ring", free_port(), **options)) or servers[-1]
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def server(start):
+    return start()
 
 
 def test_an_iteration_is_drawn_when_its_experience_is_there_in_blocks_of_bounded_size(server):
@@ -62,32 +69,29 @@ def test_an_iteration_is_drawn_when_its_experience_is_there_in_blocks_of_bounded
     np.testing.assert_equal(again.arrays, blocks[0].arrays, "they depend on seed and position alone")
 
 
-def test_errors_from_the_trainer_decide_what_is_drawn_and_go_into_the_checkpoint(tmp_path):
-    server = Server(tmp_path / "ring", free_port(), priority_exponent=1.0)
-    try:
-        reader = server.connection.reader(tables.BLOCKS)
-        segment = numbered_segment(steps=50, iteration=1, end_of_iteration=True, held_out=False)
-        server.connection.put(tables.SEGMENTS, segment.to_wire())
-        ask(server, iteration=0, count=4)
-        block = take_block(server, reader)
-        weight, rows = block.arrays[-2:]
-        assert (weight == 1).all() and np.array_equal(rows, block.arrays[0][..., 2])
-        errors = np.zeros((1, 50), np.float32)
-        errors[0, 7] = 1000.0
-        server.connection.put(tables.PRIORITIES, [np.arange(50)[None], errors])
-        server.connection.put(tables.PRIORITIES, [np.arange(50)[None], np.full((1, 50), np.nan, np.float32)])
-        server.turn_until(lambda: not server.connection.size(tables.PRIORITIES))
-        server.turn(3)
-        ask(server, iteration=1, count=4)
-        assert (take_block(server, reader).arrays[-1] == 7).mean() > 0.9
-        partial = kept_checkpoints.begin(server.checkpoints, 4)
-        name = kept_checkpoints.finished_name(partial)
-        server.connection.put(tables.SNAPSHOTS, tables.Snapshot(name).to_wire())
-        server.turn_until((partial / kept_checkpoints.REPLAY).exists)
-        saved = (partial / kept_checkpoints.PRIORITIES).read_bytes()
-        assert saved == server.service._draw_settings.priorities.snapshot()
-    finally:
-        server.close()
+def test_errors_from_the_trainer_decide_what_is_drawn_and_go_into_the_checkpoint(start):
+    server = start(priority_exponent=1.0)
+    reader = server.connection.reader(tables.BLOCKS)
+    segment = numbered_segment(steps=50, iteration=1, end_of_iteration=True, held_out=False)
+    server.connection.put(tables.SEGMENTS, segment.to_wire())
+    ask(server, iteration=0, count=4)
+    block = take_block(server, reader)
+    weight, rows = block.arrays[-2:]
+    assert (weight == 1).all() and np.array_equal(rows, block.arrays[0][..., 2])
+    errors = np.zeros((1, 50), np.float32)
+    errors[0, 7] = 1000.0
+    server.connection.put(tables.PRIORITIES, [np.arange(50)[None], errors])
+    server.connection.put(tables.PRIORITIES, [np.arange(50)[None], np.full((1, 50), np.nan, np.float32)])
+    server.turn_until(lambda: not server.connection.size(tables.PRIORITIES))
+    server.turn(3)
+    ask(server, iteration=1, count=4)
+    assert (take_block(server, reader).arrays[-1] == 7).mean() > 0.9
+    partial = kept_checkpoints.begin(server.checkpoints, 4)
+    name = kept_checkpoints.finished_name(partial)
+    server.connection.put(tables.SNAPSHOTS, tables.Snapshot(name).to_wire())
+    server.turn_until((partial / kept_checkpoints.REPLAY).exists)
+    saved = (partial / kept_checkpoints.PRIORITIES).read_bytes()
+    assert saved == server.service._draw_settings.priorities.snapshot()
 
 
 def test_a_newer_trainer_replaces_what_an_older_one_asked_for_and_iterations_are_served_in_order(server):
@@ -124,44 +128,38 @@ def test_the_sender_forgets_what_is_stored_and_sends_the_rest_again_after_a_rest
     second.close()
 
 
-def test_a_worker_that_collects_a_stored_iteration_again_goes_on_with_the_next_one(tmp_path):
+def test_a_worker_that_collects_a_stored_iteration_again_goes_on_with_the_next_one(start):
     """It was restarted while what it had sent waited for other workers, and has not heard that it is stored."""
-    server = Server(tmp_path / "ring", free_port(), has_room=lambda num_rows: True)
-    try:
-        for incarnation in (1, 2):
-            sender = SegmentSender(server.connection, 0, incarnation, is_patient=True)
-            sender.send(numbered_segment())
-            sender.send(numbered_segment(end_of_iteration=True))
-            server.turn_until(lambda: server.ring.env_steps == 10 and not server.connection.size(tables.SEGMENTS))
-        server.service._publish_stored()
-        assert sender.unconfirmed_segments == 2
-        sender.send(numbered_segment(iteration=1, end_of_iteration=True))
-        server.turn_until(lambda: server.ring.env_steps == 15)
-        assert (server.ring.worker(0).incarnation, server.ring.worker(0).number) == (2, 0)
-        server.turn_until(lambda: sender.confirm() is not None and sender.unconfirmed_segments == 0)
-        sender.send(numbered_segment(iteration=2, end_of_iteration=True))
-        server.turn_until(lambda: server.ring.env_steps == 20)
-        assert server.ring.worker(0).number == 1
-    finally:
-        server.close()
+    server = start(has_room=lambda num_rows: True)
+    for incarnation in (1, 2):
+        sender = SegmentSender(server.connection, 0, incarnation, is_patient=True)
+        sender.send(numbered_segment())
+        sender.send(numbered_segment(end_of_iteration=True))
+        server.turn_until(lambda: server.ring.env_steps == 10 and not server.connection.size(tables.SEGMENTS))
+    server.service._publish_stored()
+    assert sender.unconfirmed_segments == 2
+    sender.send(numbered_segment(iteration=1, end_of_iteration=True))
+    server.turn_until(lambda: server.ring.env_steps == 15)
+    assert (server.ring.worker(0).incarnation, server.ring.worker(0).number) == (2, 0)
+    server.turn_until(lambda: sender.confirm() is not None and sender.unconfirmed_segments == 0)
+    sender.send(numbered_segment(iteration=2, end_of_iteration=True))
+    server.turn_until(lambda: server.ring.env_steps == 20)
+    assert server.ring.worker(0).number == 1
 
 
-def test_what_waited_for_room_is_told_as_stored_though_no_segment_follows(tmp_path):
+def test_what_waited_for_room_is_told_as_stored_though_no_segment_follows(start):
     is_full = True
-    server = Server(tmp_path / "ring", free_port(), has_room=lambda num_rows: not is_full)
-    try:
-        status = server.connection.newest(tables.STATUS)
+    server = start(has_room=lambda num_rows: not is_full)
+    status = server.connection.newest(tables.STATUS)
 
-        def told():
-            stored = tables.Stored.from_wire(status.get())
-            return stored.received, stored.env_steps
+    def told():
+        stored = tables.Stored.from_wire(status.get())
+        return stored.received, stored.env_steps
 
-        server.connection.put(tables.SEGMENTS, numbered_segment(steps=50, end_of_iteration=True).to_wire())
-        server.turn_until(lambda: told() == (1, 0))
-        is_full = False
-        server.turn_until(lambda: told() == (1, 50))
-    finally:
-        server.close()
+    server.connection.put(tables.SEGMENTS, numbered_segment(steps=50, end_of_iteration=True).to_wire())
+    server.turn_until(lambda: told() == (1, 0))
+    is_full = False
+    server.turn_until(lambda: told() == (1, 50))
 
 
 def test_a_server_that_is_not_there_is_named_after_the_deadline_and_a_stop_ends_every_wait():
@@ -176,24 +174,21 @@ def test_a_server_that_is_not_there_is_named_after_the_deadline_and_a_stop_ends_
         Waiting("x", 60.0, lambda: True).check()
 
 
-def test_news_wake_every_worker_at_once_and_are_told_once(tmp_path):
-    server = Server(tmp_path / "ring", free_port(), num_workers=2)
-    try:
-        readers = [server.connection.news(tables.news(worker_id)) for worker_id in range(2)]
-        assert all(reader.get(0) is None for reader in readers)
-        woken = []
-        threads = [threading.Thread(target=lambda r=reader: woken.append(r.get(20.0))) for reader in readers]
-        for thread in threads:
-            thread.start()
-        progress = tables.Progress(session=1, iteration=3, train_step=30, eval_iteration=-1)
-        server.connection.put([tables.PROGRESS, tables.news(0), tables.news(1)], progress.to_wire())
-        for thread in threads:
-            thread.join(20.0)
-        assert [tables.Progress.from_wire(arrays) for arrays in woken] == [progress, progress]
-        assert all(reader.get(0.2) is None for reader in readers)
-        assert tables.Progress.from_wire(server.connection.newest(tables.PROGRESS).get()) == progress
-    finally:
-        server.close()
+def test_news_wake_every_worker_at_once_and_are_told_once(start):
+    server = start(num_workers=2)
+    readers = [server.connection.news(tables.news(worker_id)) for worker_id in range(2)]
+    assert all(reader.get(0) is None for reader in readers)
+    woken = []
+    threads = [threading.Thread(target=lambda r=reader: woken.append(r.get(20.0))) for reader in readers]
+    for thread in threads:
+        thread.start()
+    progress = tables.Progress(session=1, iteration=3, train_step=30, eval_iteration=-1)
+    server.connection.put([tables.PROGRESS, tables.news(0), tables.news(1)], progress.to_wire())
+    for thread in threads:
+        thread.join(20.0)
+    assert [tables.Progress.from_wire(arrays) for arrays in woken] == [progress, progress]
+    assert all(reader.get(0.2) is None for reader in readers)
+    assert tables.Progress.from_wire(server.connection.newest(tables.PROGRESS).get()) == progress
 
 
 def test_the_trainer_is_told_that_a_checkpoint_is_wanted_and_when_it_is_no_more(server):
@@ -312,8 +307,8 @@ def test_what_is_not_confirmed_in_time_is_waited_for_by_its_writer(server, monke
     assert connection.try_put(tables.REPORTS, second, 0.01) and writers[-1].appended == [2.0]
 
 
-def test_blocks_tell_how_many_updates_the_experience_asks_for(tmp_path):
-    server = Server(tmp_path / "ring", free_port(), updates_per_env_step=0.25)
+def test_blocks_tell_how_many_updates_the_experience_asks_for(start):
+    server = start(updates_per_env_step=0.25)
     reader = server.connection.reader(tables.BLOCKS)
     ask(server, iteration=0, count=tables.AS_DUE, updates=0)
     server.turn()
@@ -331,7 +326,6 @@ def test_blocks_tell_how_many_updates_the_experience_asks_for(tmp_path):
     ask(server, iteration=0, session=2, first=5, count=tables.AS_DUE, updates=5)
     rest = take_block(server, reader)
     assert (rest.first, rest.count, rest.total) == (5, 7, 12)
-    server.close()
 
 
 def test_an_iterations_last_block_carries_minibatches_of_what_is_held_out(server):
@@ -351,10 +345,8 @@ def test_an_iterations_last_block_carries_minibatches_of_what_is_held_out(server
 
 
 @pytest.fixture
-def server_of_ratio(tmp_path):
-    server = Server(tmp_path / "ring", free_port(), updates_per_env_step=0.5)
-    yield server
-    server.close()
+def server_of_ratio(start):
+    return start(updates_per_env_step=0.5)
 
 
 def collect(server, iteration, steps=4, deferred=0, **options):

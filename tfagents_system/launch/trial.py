@@ -618,8 +618,7 @@ def _compare_rows(taken: Taken, params: TrainParamsBase, specs: bytes, findings:
             f"SAC_FROM={taken.source} holds other experience than this run collects: {'; '.join(lines)}. Give a run of "
             "the same environment and settings (action_history, normalize_rewards, potential), or take the agent alone"
         )
-    most, slack = ring_rows(params, layout)
-    longest = min(most, slack)
+    most, longest = ring_rows(params, layout)[0], min(ring_rows(params, layout))
     if (needed := stored.longest_segment_rows(most)) > longest:
         raise UserError(
             f"SAC_FROM={taken.source} has segments of {needed:,} rows, and the replay buffer takes {longest:,} at "
