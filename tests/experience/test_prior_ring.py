@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,26 +36,14 @@ def episode(number: int, steps: int) -> NamedEpisode:
     )
 
 
-def file_without(path: Path, *names: str, **instead: Any) -> str:
-    data_sets.write_npz(path, [episode(0, 4), episode(1, 3)])
-    with np.load(path) as file:
-        found = {name: file[name] for name in file if name not in names}
-    np.savez(path, **{**found, **instead})
-    return str(path)
-
-
-def ring_of(folder: Path) -> Ring:
-    stored = StoredRing(folder)
-    return Ring.open(folder, stored.layout, stored.capacity_rows)
-
-
 def test_files_and_runs_become_one_ring(tmp_path: Path) -> None:
     data_sets.write_npz(tmp_path / "demos.npz", [episode(0, 4), episode(1, 3)])
     filled_ring(tmp_path / "run" / "replay", 2)
     notes: list[str] = []
     told = make_prior_ring([tmp_path / "demos.npz", str(tmp_path / "run")], tmp_path / "made", CONVERSION, notes.append)
     assert "demos.npz, " in told and ": 17 steps" in told and notes == []
-    ring = ring_of(tmp_path / "made")
+    stored = StoredRing(tmp_path / "made")
+    ring = Ring.open(tmp_path / "made", stored.layout, stored.capacity_rows)
     assert (ring.training_steps, ring.env_steps, ring.verify()) == (17, 0, 0)
     drawn = draw_transitions(ring, np.random.default_rng(0), 50, 20)
     ids = drawn.observation[0].reshape(-1, 3)
@@ -67,24 +54,26 @@ def test_files_and_runs_become_one_ring(tmp_path: Path) -> None:
     np.testing.assert_array_equal(drawn.discount.reshape(-1)[of_file] == 0, last[of_file])
 
 
-def test_a_source_that_is_named_twice_counts_twice(tmp_path: Path) -> None:
-    data_sets.write_npz(tmp_path / "demos.npz", [episode(0, 4)])
-    make_prior_ring(2 * [tmp_path / "demos.npz"], tmp_path / "made", CONVERSION, print)
-    assert ring_of(tmp_path / "made").training_steps == 8
-
-
 def test_all_that_does_not_fit_is_told_together(tmp_path: Path) -> None:
     run = tmp_path / "run" / "replay"
     Ring.open(run, LAYOUT.__class__(LAYOUT.observation[:1], LAYOUT.action), 60, 24)
-    broken = file_without(tmp_path / "nan.npz", **{"observations/id": np.full((7, 3), np.nan)})
+    broken = episode(0, 4)
+    broken.observations["id"][:] = np.nan
+    data_sets.write_npz(tmp_path / "nan.npz", [broken])
+    sources = [str(tmp_path / name) for name in ("run", "nan.npz", "demos.csv")]
     with pytest.raises(UserError) as raised:
-        make_prior_ring(
-            [str(tmp_path / "run"), broken, str(tmp_path / "demos.csv")], tmp_path / "made", CONVERSION, print
-        )
+        make_prior_ring(sources, tmp_path / "made", CONVERSION, print)
     layout, numbers, missing = raised.value.findings
     assert "\n  observation/image: here uint8 [2, 2], there none\n" in layout
     assert "not finite" in numbers and "demos.csv" in missing
     assert not (tmp_path / "made").exists()
+    segment = numbered_segment()
+    segment.reward[2] = np.inf
+    Ring.open(tmp_path / "infinite", LAYOUT, 60, 24).take_over([segment])
+    with pytest.raises(UserError, match="not finite"):
+        make_prior_ring([str(tmp_path / "infinite")], tmp_path / "made", CONVERSION, print)
+    few, many = (Layout(LAYOUT.observation, (Column("action", (), "int32", count),)) for count in (3, 9))
+    assert differences(few, many) == ["action: here int32 [], one of 3, there int32 [], one of 9"]
 
 
 @pytest.mark.parametrize("other", ["bounds", "rows"])
@@ -105,19 +94,5 @@ def test_the_same_numbers_for_other_actions_are_refused(tmp_path: Path, other: s
     with pytest.raises(UserError, match=r"action: here .*, there .*, and not the same ones"):
         make_prior_ring([str(run)], tmp_path / "made", conversion, print)
     save_specs(RunPaths(run).specs, observation, ACTION, rows)
-    assert "steps" in make_prior_ring(
-        [str(run)], tmp_path / "made", Conversion(layout, [actions_of(ACTION, rows)], 0.9), print
-    )
-
-
-def test_numbers_of_more_actions_are_another_layout() -> None:
-    few, many = (Layout(LAYOUT.observation, (Column("action", (), "int32", count),)) for count in (3, 9))
-    assert differences(few, many) == ["action: here int32 [], one of 3, there int32 [], one of 9"]
-
-
-def test_a_run_s_ring_with_numbers_that_are_not_finite_is_refused(tmp_path: Path) -> None:
-    segment = numbered_segment()
-    segment.reward[2] = np.inf
-    Ring.open(tmp_path / "run", LAYOUT, 60, 24).take_over([segment])
-    with pytest.raises(UserError, match="not finite"):
-        make_prior_ring([str(tmp_path / "run")], tmp_path / "made", CONVERSION, print)
+    conversion = Conversion(layout, [actions_of(ACTION, rows)], 0.9)
+    assert "steps" in make_prior_ring([str(run)], tmp_path / "made_2", conversion, print)

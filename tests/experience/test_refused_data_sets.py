@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.data_sets import EPISODES, episode, imported
+from tests.support.data_sets import EPISODES, columns, episode, imported
 from tfagents_system.errors import UserError
 from tfagents_system.experience import data_sets
 from tfagents_system.experience.transfer import episodes_of
@@ -52,14 +52,13 @@ def changed(**arrays: Any) -> Any:
 def test_what_does_not_fit_is_refused_and_leaves_nothing(
     tmp_path: Path, files: dict[str, str], change: Any, message: str
 ) -> None:
-    data_sets.write_npz(tmp_path / "data.npz", EPISODES)
-    with np.load(tmp_path / "data.npz") as file:
-        np.savez(tmp_path / "other.npz", **change(dict(file)))
+    np.savez(tmp_path / "other.npz", **change(columns(tmp_path)))
     with pytest.raises(UserError, match=message):
         imported(str(tmp_path / "other.npz"), tmp_path / "imported", files)
     assert not [path for path in tmp_path.iterdir() if "imported" in path.name]
 
 
+ENDS: dict[str, np.ndarray] = {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
 TWO_PARTS = """
 import gymnasium
 import numpy as np
@@ -88,12 +87,9 @@ class TrainParams(TrainParamsBase):
 
 def test_all_that_differs_is_told_at_once(tmp_path: Path, files: dict[str, str]) -> None:
     (tmp_path / "my_params.py").write_text(TWO_PARTS)
-    other = {
-        "": {"observations/arm": np.zeros((5, 4)), "observations/camera": np.zeros((5, 4, 4, 1))},
-        "next_": {"next_observations/arm": np.zeros((5, 4)), "next_observations/camera": np.zeros((5, 4, 4, 1))},
-    }
-    ends = {"rewards": np.full(5, np.nan), "terminations": np.arange(5) == 4}
-    np.savez(tmp_path / "other.npz", **other[""], **other["next_"], **ends, actions=np.zeros((5, 3)))
+    seen = {"observations/arm": np.zeros((5, 4)), "observations/camera": np.zeros((5, 4, 4, 1))}
+    seen |= {f"next_{name}": leaf for name, leaf in seen.items()}
+    np.savez(tmp_path / "other.npz", **(ENDS | seen | {"rewards": np.full(5, np.nan), "actions": np.zeros((5, 3))}))
     with pytest.raises(UserError) as error:
         imported(str(tmp_path / "other.npz"), tmp_path / "imported", files)
     assert list(error.value.findings) == [
@@ -133,10 +129,8 @@ def test_rows_may_be_flat_or_have_axes_of_size_1(
     (tmp_path / "my_params.py").write_text(PICTURES)
     pictures = np.arange(5 * 72).reshape(5, 4, 6, 3).astype(np.uint8)
     actions = np.linspace(-1, 1, 30)
-    ends: dict[str, np.ndarray] = {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
-    np.savez(
-        tmp_path / "data.npz", observations=pictures.reshape(5, *shape), actions=actions.reshape(5, *of_actions), **ends
-    )
+    rows = {"observations": pictures.reshape(5, *shape), "actions": actions.reshape(5, *of_actions)}
+    np.savez(tmp_path / "data.npz", **(ENDS | rows))
     stored, _, _ = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
     (episode,) = episodes_of(stored)
     np.testing.assert_array_equal(episode.observation[0][:-1], pictures)
@@ -148,8 +142,7 @@ def test_axes_in_another_order_are_refused(tmp_path: Path, files: dict[str, str]
     """They have as many numbers, which would make scrambled pictures."""
     (tmp_path / "my_params.py").write_text(PICTURES)
     pictures = np.zeros((5, 4, 6, 3), np.uint8).transpose(0, *order)
-    ends = {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
-    np.savez(tmp_path / "data.npz", observations=pictures, **ends, actions=np.zeros((5, 6)))
+    np.savez(tmp_path / "data.npz", **(ENDS | {"observations": pictures, "actions": np.zeros((5, 6))}))
     shape = ", ".join(map(str, pictures.shape[1:]))
     told = rf"has the shape \[6, {shape}\], this needs \[6, 4, 6, 3\]: bring its axes into this order"
     with pytest.raises(UserError, match=told):
@@ -160,28 +153,22 @@ def test_integers_beyond_those_of_the_environment_are_refused(tmp_path: Path, fi
     """256 would become 0 without a word."""
     (tmp_path / "my_params.py").write_text(TWO_PARTS)
     pixels = np.full((5, 4, 4, 1), 255, np.uint16)
-    arm, place = np.zeros((5, 3)), np.zeros((5, 2))
-    ends: dict[str, np.ndarray] = {"rewards": np.zeros(5), "terminations": np.arange(5) == 4}
-    observations: dict[str, np.ndarray] = {
-        "observations/arm": arm,
-        "observations/camera": pixels,
-        "observations/place": place,
-    }
-    np.savez(tmp_path / "data.npz", **observations, **ends, actions=place)
+    place = np.zeros((5, 2))
+    seen = {"observations/arm": np.zeros((5, 3)), "observations/camera": pixels, "observations/place": place}
+    data = ENDS | seen | {"actions": place}
+    np.savez(tmp_path / "data.npz", **data)
     stored, _, _ = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
     camera = next(episodes_of(stored)).observation[1]
     assert camera.dtype == np.uint8 and (camera == 255).all()
     pixels[1, 2, 3] = 256
-    np.savez(tmp_path / "data.npz", **observations, **ends, actions=place)
+    np.savez(tmp_path / "data.npz", **data)
     told = "camera of episode 0 have 1 numbers that uint8 can't hold, such as 256: scale them"
     with pytest.raises(UserError, match=told):
         imported(str(tmp_path / "data.npz"), tmp_path / "again", files)
 
 
 def test_next_observations_may_differ_by_rounding_alone(tmp_path: Path, files: dict[str, str]) -> None:
-    data_sets.write_npz(tmp_path / "data.npz", [episode(30, 1, True)])
-    with np.load(tmp_path / "data.npz") as file:
-        data = dict(file)
+    data = columns(tmp_path, episode(30, 1, True))
     seen = data["next_observations"].astype(np.float64) * (1 + 1e-7)
     np.savez(tmp_path / "rounded.npz", **(data | {"next_observations": seen}))
     assert "30 steps" in imported(str(tmp_path / "rounded.npz"), tmp_path / "imported", files)[1][0]
@@ -201,24 +188,16 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
             list(data_sets.read_npz(path, lambda text: None))
 
 
-def test_minari_sets_that_are_not_here_have_a_remedy(
+def test_sources_that_are_not_here_or_of_other_kinds_have_a_remedy(
     tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    (tmp_path / "data.csv").write_text("")
     for source, message in (
-        (
-            "minari:mujoco/hopper/expert-v0",
-            "not on this machine: get it with `minari download mujoco/hopper/expert-v0`",
-        ),
+        ("minari:mujoco/hopper-v0", "not on this machine: get it with `minari download mujoco/hopper-v0`"),
         ("demos:mine", "SOURCE=demos:mine does not exist .looked for"),
+        (str(tmp_path / "data.csv"), "no known format"),
     ):
         with pytest.raises(UserError, match=message):
             imported(source, tmp_path / "imported", files)
-
-
-def test_files_of_other_kinds_are_refused(tmp_path: Path, files: dict[str, str]) -> None:
-    (tmp_path / "data.csv").write_text("")
-    for name, message in (("data.csv", "no known format"), ("x.npz", "does not exist")):
-        with pytest.raises(UserError, match=message):
-            imported(str(tmp_path / name), tmp_path / "imported", files)

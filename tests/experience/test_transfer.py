@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tf_agents.specs import array_spec
 
-from tests.support.data_sets import EPISODES, episode, imported
+from tests.support.data_sets import EPISODES, columns, episode, imported
 from tests.support.killed_starts import killed_at
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
 from tfagents_system.envs.specs import save_specs
@@ -129,9 +129,8 @@ def test_numbers_keep_their_types_in_files(tmp_path: Path) -> None:
 def test_without_next_observations_truncated_episodes_lose_a_step_and_it_is_told(
     tmp_path: Path, files: dict[str, str]
 ) -> None:
-    data_sets.write_npz(tmp_path / "data.npz", EPISODES)
-    with np.load(tmp_path / "data.npz") as file:
-        data = {name: file[name] for name in file if name != "next_observations"}
+    data = columns(tmp_path)
+    del data["next_observations"]
     data["terminals"], data["timeouts"] = data.pop("terminations"), data.pop("truncations")  # D4RL's names.
     np.savez(tmp_path / "d4rl.npz", **data)
     stored, _, notes = imported(str(tmp_path / "d4rl.npz"), tmp_path / "imported", files)
@@ -150,9 +149,7 @@ def test_dones_that_are_truncations_as_well_terminate_nothing(
     tmp_path: Path, files: dict[str, str], names: tuple[str, str], are_cut: bool
 ) -> None:
     """As in Stable-Baselines3, whose targets have (1 - dones (1 - timeouts))."""
-    data_sets.write_npz(tmp_path / "data.npz", EPISODES)
-    with np.load(tmp_path / "data.npz") as file:
-        data = dict(file)
+    data = columns(tmp_path)
     ended, cut = data.pop("terminations"), data.pop("truncations")
     data[names[0]], data[names[1]] = (ended | cut)[:, None].astype(np.float32), cut[:, None]
     np.savez(tmp_path / "theirs.npz", **data)
@@ -204,9 +201,7 @@ def test_actions_outside_of_the_action_space_are_told(tmp_path: Path, files: dic
 
 
 def test_a_last_episode_without_an_end_is_a_whole_one_that_is_truncated(tmp_path: Path, files: dict[str, str]) -> None:
-    data_sets.write_npz(tmp_path / "data.npz", [episode(5, 1, False)])
-    with np.load(tmp_path / "data.npz") as file:
-        np.savez(tmp_path / "open.npz", **(dict(file) | {"truncations": np.zeros(5, bool)}))
+    np.savez(tmp_path / "open.npz", **(columns(tmp_path, episode(5, 1, False)) | {"truncations": np.zeros(5, bool)}))
     _, lines, notes = imported(str(tmp_path / "open.npz"), tmp_path / "imported", files)
     assert "1 whole, 0 terminated" in lines[0] and "counts as truncated at its last step" in notes[0]
 

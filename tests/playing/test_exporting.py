@@ -195,29 +195,31 @@ def test_the_numpy_policy_needs_nothing_but_numpy(tmp_path):
         policy.action(batch | {"parts": (batch["parts"][0],)})
 
 
-def test_a_users_network_of_values_is_refused_by_numpy_and_taken_by_tflite(tmp_path):
-    policy = q_policy.QPolicy(
-        ts.time_step_spec(VECTOR), tensor_spec.from_spec(TABLE.spec), q_network.QNetwork(VECTOR, TABLE.spec)
+def users_network():
+    values = q_network.QNetwork(VECTOR, TABLE.spec)
+    return source_of(
+        q_policy.QPolicy(ts.time_step_spec(VECTOR), tensor_spec.from_spec(TABLE.spec), values), VECTOR, TABLE
     )
-    source = source_of(policy, VECTOR, TABLE)
-    with pytest.raises(UserError, match="numpy can't hold this policy"):
-        export_files.write(source, "numpy", tmp_path)
-    written, difference = export_files.write(source, "tflite", tmp_path)
-    assert difference < 1e-5
-    action = load_policy(written, "--policy").action(ts.transition(np.ones(3, np.float32), np.float32(0.0))).action
-    assert action.dtype == np.float64 and action.tolist() in TABLE.rows.tolist()
 
 
-def test_convolutions_over_stacked_frames_are_refused_by_numpy_and_taken_by_tflite(tmp_path):
-    """The frames before are part of the state, so that each step takes a single one."""
+def convolutions():
+    """Over stacked frames: those before are part of the state, so that each step takes a single one."""
     single, stacked = (tf.TensorSpec((17, 17, channels), tf.uint8) for channels in (1, 2))
-    source = source_of(of_single_frames(trained(stacked, frame_stack=2).policy, frame_stack=2), single)
+    return source_of(of_single_frames(trained(stacked, frame_stack=2).policy, frame_stack=2), single)
+
+
+@pytest.mark.parametrize(("made", "state"), [(users_network, []), (convolutions, [[17, 17, 1], []])])
+def test_other_networks_are_refused_by_numpy_and_taken_by_tflite(tmp_path, made, state):
+    source = made()
     with pytest.raises(UserError, match="numpy can't hold this policy: .*; --format tflite and onnx take any network"):
         export_files.write(source, "numpy", tmp_path)
     assert list(tmp_path.iterdir()) == []
     path, difference = export_files.write(source, "tflite", tmp_path)
-    assert difference < 1e-5
-    assert [spec["shape"] for spec in load_policy(path, "--policy").description["state"]] == [[17, 17, 1], []]
+    policy = load_policy(path, "--policy")
+    assert difference < 1e-5 and [spec["shape"] for spec in policy.description["state"]] == state
+    if made is users_network:
+        action = policy.action(ts.transition(np.ones(3, np.float32), np.float32(0.0))).action
+        assert action.dtype == np.float64 and action.tolist() in TABLE.rows.tolist()
 
 
 def test_files_stack_vectors_and_flattened_images(tmp_path):
@@ -252,26 +254,18 @@ def test_policies_of_mini_races_take_what_the_environment_gives(tmp_path):
     assert [leaf["shape"] for leaf in found] == [leaf.shape.as_list() for leaf in tf.nest.flatten(spec)]
 
 
-def test_nests_of_actions_are_refused():
-    with pytest.raises(UserError, match="has one array of actions, this environment's is a nest"):
-        describe(VECTOR, {"a": actions_of(BOUNDS)}, (), "c", 1, None)
-
-
-@pytest.mark.parametrize(("suffix", "content"), [(".npz", b"nothing"), (".tflite", b"\x1c\0\0\0TFL3" + bytes(4))])
-def test_files_that_are_no_policies_are_named(tmp_path, suffix, content):
-    path = tmp_path / f"other{suffix}"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=rf"--policy=.*other{suffix} can't be loaded"):
-        load_policy(path, "--policy")
-
-
-def test_pickles_are_not_read(tmp_path):
+def test_files_that_are_no_policies_are_named_and_pickles_are_not_read(tmp_path):
+    for suffix, content in ((".npz", b"nothing"), (".tflite", b"\x1c\0\0\0TFL3" + bytes(4))):
+        (tmp_path / f"other{suffix}").write_bytes(content)
+        with pytest.raises(UserError, match=rf"--policy=.*other{suffix} can't be loaded"):
+            load_policy(tmp_path / f"other{suffix}", "--policy")
     np.savez(tmp_path / "policy.npz", description=np.array([{"format": 1}], object))
     with pytest.raises(UserError, match="allow_pickle=False"):
-        load_policy(tmp_path / "policy.npz", "--policy")
-
-
-def test_a_folder_means_the_plainest_file_in_it(tmp_path):
+        load_policy(tmp_path, "--policy")
     export_files.write(source_named("iqn"), "numpy", tmp_path)
     (tmp_path / "policy.tflite").write_bytes(b"not read")
-    assert load_policy(tmp_path, "--policy").inference == "policy file (numpy)"
+    assert load_policy(tmp_path, "--policy").inference == "policy file (numpy)", (
+        "a folder means the plainest file in it"
+    )
+    with pytest.raises(UserError, match="has one array of actions, this environment's is a nest"):
+        describe(VECTOR, {"a": actions_of(BOUNDS)}, (), "c", 1, None)

@@ -155,18 +155,16 @@ def test_a_signal_ends_it_between_two_steps_and_the_device_waits(monkeypatch: py
     assert [signal.getsignal(each) for each in (*STOP_SIGNALS, signal.SIGHUP)] == before
 
 
-def test_signals_while_the_device_is_told_to_wait_do_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, None])
+def test_signals_while_the_device_is_told_to_wait_do_not_end_it(
+    monkeypatch: pytest.MonkeyPatch, number: int | None
+) -> None:
+    """Nor is one lost that comes first while it is closed."""
     monkeypatch.setenv("SLURM_JOB_ID", "1")  # Which signals more than once.
-    device = Signalled("wait", signal.SIGTERM, signal.SIGUSR1)
-    params = played(monkeypatch, signal.SIGTERM, 1, device)
+    device = Signalled("wait", number, signal.SIGUSR1 if number else signal.SIGTERM)
+    params = played(monkeypatch, number, 1, device)
     assert [what for what, _, _ in device.log].count("wait") == 1 and not device.is_interrupted
     assert params.closed == 1
-
-
-def test_a_signal_while_it_is_closed_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Signalled("wait", None, signal.SIGTERM)
-    params = played(monkeypatch, None, 1, device)
-    assert params.closed == 1 and not device.is_interrupted
 
 
 @pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "1"}])

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from tfagents_system.errors import UserError
 from tfagents_system.report import compare
@@ -107,23 +106,13 @@ def test_all_that_cant_be_read_is_named(tmp_path: Path) -> None:
         assert str(folder) in finding and part in finding
 
 
-# Success.
-
-
-def with_success(folder: Path, rates: Sequence[float | None], state: str = "done") -> Path:
-    our_run(folder, [], state)
-    rows = [f"{100 * k},{100 * k},1.5,{'' if rate is None else rate}" for k, rate in enumerate(rates)]
-    (folder / "metrics.csv").write_text("\n".join(["train_step,env_steps,eval_return,eval_success", *rows]) + "\n")
-    return folder
-
-
-def test_success_rates_are_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], figures: list[Figure], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_success_rates_are_compared(tmp_path: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     logs = tmp_path / "logs"
-    folders = [with_success(logs / f"exp_task_{k}", [0.0, None, 0.25 * (k + 1)]) for k in range(2)]
-    folders.append(with_success(logs / "exp_task_2", [], "running"))
+    folders = [our_run(logs / f"exp_task_{k}", [], state) for k, state in enumerate(("done", "done", "running"))]
+    for k, folder in enumerate(folders[:2], 1):
+        rows = ["train_step,env_steps,eval_return,eval_success", "0,0,1.5,0", "100,100,1.5,", f"200,200,1.5,{k / 4}"]
+        (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
     assert compare.main([*map(str, folders), "--metric", "eval_success"]) == 0
     with (logs / "compare.csv").open() as file:
         (row,) = csv.DictReader(file)
@@ -131,7 +120,8 @@ def test_success_rates_are_compared(
     assert row["metric"] == "eval_success" and (logs / "compare.png").exists()
     assert not (tmp_path / "compare.png").exists()
     assert figures[0].axes[0].get_ylabel() == "success rate of an evaluation"
-    assert np.asarray(thick_lines(figures[0])[-1].get_xdata()).tolist() == [0, 200]
+    thick_lines = [line for line in figures[0].axes[0].get_lines() if line.get_linewidth() == 2.0]
+    assert np.asarray(thick_lines[-1].get_xdata()).tolist() == [0, 200]
 
 
 # Grouping.
@@ -197,8 +187,6 @@ def test_the_table(tmp_path: Path) -> None:
 
 
 def test_an_untrained_policy_is_never_the_best(tmp_path: Path) -> None:
-    """As in the run itself, whose status and best.json say the same."""
-
     def best(*folders: Path) -> float | None:
         (row,) = table_of(group_runs(read_runs(folders)))
         return row["best"]
@@ -213,32 +201,11 @@ def test_an_untrained_policy_is_never_the_best(tmp_path: Path) -> None:
 # The command.
 
 
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Those that are saved."""
-    saved: list[Figure] = []
-    save = Figure.savefig
-
-    def remember(self: Figure, *args: Any, **kwargs: Any) -> None:
-        saved.append(self)
-        save(self, *args, **kwargs)
-
-    monkeypatch.setattr(Figure, "savefig", remember)
-    return saved
-
-
-def thick_lines(figure: Figure) -> list[Line2D]:
-    return [line for line in figure.axes[0].get_lines() if line.get_linewidth() == 2.0]
-
-
 def test_bad_arguments_are_told_together(tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
         compare.main([str(tmp_path), "--output", "none/x.pdf"])
     findings = raised.value.findings
     assert len(findings) == 3 and ".png" in findings[0] and "has no metrics.csv" in findings[2]
-
-
-def test_nothing_to_draw_is_told(tmp_path: Path) -> None:
     folder = our_run(tmp_path / "exp_task_0", [], "running")
     with pytest.raises(UserError, match="no run has an evaluation with eval_return yet"):
         compare.main([str(folder), "--output", str(tmp_path / "x.png")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 import time
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -20,21 +19,6 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     stream = io.StringIO()
     monkeypatch.setattr(long_work, "_LINE_SECS", 0.1)
     return stream
-
-
-class Patience(threading.Event):
-    """Of a work in the place of `_is_over`: the time in which nothing is told ends when the test sets `is_spent`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_spent, self.waits = threading.Event(), list[float | None]()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waits.append(timeout)
-        if len(self.waits) > 1:
-            return super().wait(timeout)
-        assert self.is_spent.wait(10.0)
-        return self.is_set()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -61,18 +45,13 @@ def test_a_line_in_place_replaces_the_one_before(lines: io.StringIO, monkeypatch
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(lines: io.StringIO) -> None:
-    work = LongWork("montage", 400, "pictures", after_secs=0.05)
-    work._is_over = patience = Patience()
-    with redirect_stderr(lines), work:
+    with redirect_stderr(lines), LongWork("montage", 400, "pictures", after_secs=1.0) as work:
         work.advance(120)
         work.doing = "step 7"
-        wait_for(lambda: patience.waits == [0.05])
         assert lines.getvalue() == ""
-        patience.is_spent.set()
         wait_for(lambda: lines.getvalue().count("\n") >= 3)
     seen = lines.getvalue()
     assert {line.rpartition(", ")[0] for line in seen.splitlines()} == {"montage: 120 of 400 pictures (30 %), step 7"}
-    assert set(patience.waits[1:]) == {0.1}
     time.sleep(0.3)
     assert lines.getvalue() == seen, "nothing more once it is over"
 

@@ -1,7 +1,6 @@
 """The learning curve: of any run, however little of it there is."""
 
 import pytest
-from matplotlib.figure import Figure
 
 from tfagents_system.report.plots import draw_learning_curve, main
 from tfagents_system.report.status import RunModel
@@ -13,20 +12,6 @@ from tfagents_system.run_files.run_paths import RunPaths
 def paths(tmp_path):
     (tmp_path / "pendulum_seed_3").mkdir()
     return RunPaths(tmp_path / "pendulum_seed_3")
-
-
-@pytest.fixture
-def figure(monkeypatch):
-    """The last figure that was saved."""
-    saved = []
-    save = Figure.savefig
-
-    def remember(self, *args, **kwargs):
-        saved.append(self)
-        save(self, *args, **kwargs)
-
-    monkeypatch.setattr(Figure, "savefig", remember)
-    return lambda: saved[-1]
 
 
 @pytest.fixture(autouse=True)
@@ -54,11 +39,11 @@ def line(axes, label):
     return list(zip(*found.get_data(), strict=True))
 
 
-def test_the_curves_are_the_numbers_by_environment_steps(paths, figure):
+def test_the_curves_are_the_numbers_by_environment_steps(paths, figures):
     # An evaluation is written later than the row of the period that follows it.
     write(paths, train(100), train(300), evaluation(200, -900.0, 50.0), evaluation(0, -1400.0, 10.0))
     assert draw_learning_curve(RunModel(paths.exp_dir)) == paths.learning_curve
-    axes = figure().axes[0]
+    axes = figures[-1].axes[0]
     assert line(axes, "collected") == [(200, -1400.0), (600, -1200.0)]
     assert line(axes, "evaluation") == [(0, -1400.0), (400, -900.0)]
     (band,) = axes.collections
@@ -76,17 +61,17 @@ def test_the_curves_are_the_numbers_by_environment_steps(paths, figure):
         ([train(1, **{f"curriculum/{name}": 2 for name in "abcde"}, eval_success=0.5)], 9),
     ],
 )
-def test_any_run_can_be_drawn(paths, figure, rows, panels):
+def test_any_run_can_be_drawn(paths, figures, rows, panels):
     write(paths, *rows)
     draw_learning_curve(RunModel(paths.exp_dir))
-    assert len(figure().axes) == 1 + panels
+    assert len(figures[-1].axes) == 1 + panels
 
 
-def test_losses_of_held_out_episodes_are_drawn_beside_the_others(paths, figure):
+def test_losses_of_held_out_episodes_are_drawn_beside_the_others(paths, figures):
     rows = [train(step, **{"validation/critic_loss": 200.0 + step}) for step in (1, 2)]
     write(paths, *rows)
     draw_learning_curve(RunModel(paths.exp_dir))
-    (axes,) = [axes for axes in figure().axes if axes.get_title("left") == "critic loss"]
+    (axes,) = [axes for axes in figures[-1].axes if axes.get_title("left") == "critic loss"]
     assert line(axes, "held out") == [(2, 201.0), (4, 202.0)]
     assert line(axes, "trained on") == [(2, 50.0), (4, pytest.approx(100 / 3))]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["trained on", "held out"]

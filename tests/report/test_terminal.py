@@ -16,6 +16,17 @@ def rendered(content, width=80, height=50):
     return console.file.getvalue()
 
 
+def shown(*statuses, is_terminal=True, file=None):
+    """What a terminal gets of these and of a last line."""
+    console = SurvivingConsole(file=file or io.StringIO(), force_terminal=is_terminal, width=80, height=40)
+    view = ProgressView(console, line_secs=1e-9)
+    view.start()
+    for content in statuses:
+        view.update(content)
+    view.stop(["policy: there"])
+    return console.file.getvalue()
+
+
 def words(text):
     return " ".join(text.replace("│", " ").replace("\u00a0", " ").split())
 
@@ -34,6 +45,9 @@ def test_before_there_are_numbers_the_line_says_what_the_roles_do():
     assert progress_line(content) == (
         "[00:42] replay serving, trainer starting, worker_0..11 11 collecting, 1 waiting  env_steps 4,800"
     )
+    content["roles"] = {role: {"alive": True, "restarts": 0} for role in content["roles"]}
+    del content["plan"]
+    assert "trainer starting" in words(rendered(content))
 
 
 def test_the_live_view_shows_every_number_and_role():
@@ -99,13 +113,6 @@ def test_it_fits_the_terminal(width, workers):
         assert "…" not in "".join(lines)
 
 
-def test_a_run_that_has_told_nothing_yet_can_be_shown():
-    content = status()
-    content["roles"] = {role: {"alive": True, "restarts": 0} for role in content["roles"]}
-    del content["plan"]
-    assert "trainer starting" in words(rendered(content))
-
-
 @pytest.fixture
 def clock(monkeypatch):
     class Clock:
@@ -136,29 +143,19 @@ def test_plain_lines_come_every_few_seconds_and_only_with_news(clock, capsys):
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_output_that_is_gone_ends_no_run(is_terminal):
     class Gone(io.StringIO):
-        is_gone = False
-
         def write(self, text):
-            if self.is_gone:
+            if "00:42" in self.getvalue():
                 raise BrokenPipeError(32, "Broken pipe")
             return super().write(text)
 
-    file = Gone()
-    view = ProgressView(SurvivingConsole(file=file, force_terminal=is_terminal), line_secs=1e-9)
-    view.start()
-    view.update(status())
-    file.is_gone = True
-    view.update(status(elapsed=50))
-    view.stop(["finished"])
+    assert "policy" not in shown(status(), status(elapsed=50), is_terminal=is_terminal, file=Gone())
+    text = shown(status(), is_terminal=is_terminal)
+    assert "4,800" in text and text.endswith("policy: there\n")
+    assert ("\x1b[?25h" in text) == is_terminal, "the cursor is back"
 
 
-def test_a_terminal_gets_the_live_view_and_then_the_final_lines():
-    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=40)
-    view = ProgressView(console)
-    view.start()
-    view.update(status())
-    view.stop(["policy: there"])
-    text = console.file.getvalue()
-    assert "4,800" in text
-    assert text.endswith("policy: there\n")
-    assert "\x1b[?25h" in text  # The cursor is back.
+def test_a_view_that_fails_is_told_once_and_ends_nothing(capsys):
+    for is_terminal in (True, False):
+        text = shown(*[{"run": {}, "roles": {"trainer": 7}}] * 3, is_terminal=is_terminal)  # No supervisor writes that.
+        told = text + capsys.readouterr().err
+        assert "policy: there" in told and told.count("the view fails: KeyError") == 1

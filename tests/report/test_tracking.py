@@ -146,14 +146,6 @@ def test_without_its_package_a_destination_fails_in_one_line_and_the_other_gets_
 # Weights & Biases, in files.
 
 
-def send_by_hand(paths: RunPaths) -> str:
-    environ = {**os.environ, "HOME": str(paths.exp_dir), "WANDB_API_KEY": ""}
-    command = [sys.executable, "-m", "tfagents_system.report.tracking", str(paths.exp_dir)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()[-1]
-
-
 def history(folder: Path) -> tuple[str, list[dict[str, Any]]]:
     """The run's id and its rows, by the package's own reader."""
     from wandb.proto import wandb_internal_pb2 as records
@@ -175,6 +167,13 @@ def history(folder: Path) -> tuple[str, list[dict[str, Any]]]:
 
 
 def test_files_of_wandb_have_one_id_and_rows_of_rising_steps_after_a_kill_and_a_resume(paths: RunPaths) -> None:
+    def send_by_hand(paths: RunPaths) -> str:
+        environ = {**os.environ, "HOME": str(paths.exp_dir), "WANDB_API_KEY": ""}
+        command = [sys.executable, "-m", "tfagents_system.report.tracking", str(paths.exp_dir)]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.splitlines()[-1]
+
     tracked = keep_tracked(paths, {"wandb": "offline"})
     write_metrics(paths, [row(100, value=-1.0), row(200), row(300)])
     send_by_hand(paths)
@@ -186,12 +185,8 @@ def test_files_of_wandb_have_one_id_and_rows_of_rising_steps_after_a_kill_and_a_
     assert last_line == f"Weights & Biases: in files; to send them: wandb sync {folder}"
     run_id, rows = history(folder)
     assert run_id == tracked.run_id
-    assert [(each["env_steps"], each.get(TRAIN), each.get(EVAL)) for each in rows] == [
-        (100, -1, None),
-        (150, 1, None),
-        (150, None, 7),
-        (250, 1, None),
-    ]
+    shown = [(each["env_steps"], each.get(TRAIN), each.get(EVAL)) for each in rows]
+    assert shown == [(100, -1, None), (150, 1, None), (150, None, 7), (250, 1, None)]
     everything = [path.read_bytes() for path in paths.exp_dir.glob("wandb/**/*") if path.is_file()]
     assert everything and not any(b"s3cret" in each for each in everything)
 
@@ -284,29 +279,16 @@ def test_a_server_that_does_not_answer_is_tried_again_later(
     assert feed.problem and len(feed.unsent([row(100)])) == 1
 
 
-def test_only_one_sends(paths: RunPaths) -> None:
+def test_only_one_sends_and_a_run_that_is_not_tracked_is_told_how(paths: RunPaths) -> None:
+    with pytest.raises(UserError, match="SAC_WANDB=online, SAC_WANDB=offline or SAC_MLFLOW_URI"):
+        tracking.main([str(paths.exp_dir)])
     keep_tracked(paths, {"wandb": "offline"})
     with alone(paths), pytest.raises(UserError, match="is under way and sends its metrics itself"):
         tracking.main([str(paths.exp_dir)])
 
 
-def test_a_run_that_is_not_tracked_is_told_how(paths: RunPaths) -> None:
-    with pytest.raises(UserError, match="SAC_WANDB=online, SAC_WANDB=offline or SAC_MLFLOW_URI"):
-        tracking.main([str(paths.exp_dir)])
-
-
-@pytest.mark.parametrize(
-    ("uri", "is_refused"),
-    [
-        ("sqlite:///a.db", True),
-        ("file:runs", True),
-        ("sqlite:////tmp/a.db?timeout=9", False),
-        ("sqlite:///:memory:", False),
-        ("file:///tmp/a", False),
-        ("http://host:5000", False),
-    ],
-)
-def test_a_relative_address_of_mlflow_is_refused(uri: str, is_refused: bool) -> None:
+@pytest.mark.parametrize("uri", ["sqlite:///a.db", "file:runs", "sqlite:////tmp/a.db?timeout=9", "sqlite:///:memory:"])
+def test_a_relative_address_of_mlflow_is_refused(uri: str) -> None:
     _, findings = read_variables({"SAC_MLFLOW_URI": uri}, vars_file=None, root=Path("/elsewhere"))
     told = f"SAC_MLFLOW_URI={uri} must be an address with an absolute path, such as sqlite:////home/me/mlflow.db"
-    assert (told in findings) == is_refused
+    assert (told in findings) == (uri in ("sqlite:///a.db", "file:runs"))

@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.support.statuses import NOW, status
 from tfagents_system.machine.files import write_json
 from tfagents_system.report.status import lost_workers, plain_table, problems, time_shares
-from tfagents_system.report.terminal import ProgressView, progress_line, render
+from tfagents_system.report.terminal import progress_line, render
 from tfagents_system.run_files import heartbeat as heartbeat_module
 from tfagents_system.run_files.heartbeat import (
     Heartbeat,
@@ -202,19 +202,6 @@ def test_what_is_not_of_its_type_is_no_heartbeat(content, expected):
 def test_a_text_is_one_printable_line():
     assert clean_text("7 °C, μ ± 1\t✓") == "7 °C, μ ± 1 ✓"
     assert clean_text("a\x1b[31m\u2028b\u200b") == "a?[31m b?"
-
-
-def test_a_view_that_fails_is_told_once_and_ends_nothing(capsys):
-    for terminal in (True, False):
-        console = Console(file=io.StringIO(), force_terminal=terminal, width=80)
-        view = ProgressView(console, line_secs=0.001)
-        view.start()
-        for _ in range(3):
-            view.update({"run": {}, "roles": {"trainer": 7}})  # No supervisor writes that.
-            time.sleep(0.002)
-        view.stop(["finished"])
-        told = console.file.getvalue() + capsys.readouterr().err
-        assert "finished" in told and told.count("the view fails: KeyError") == 1
 
 
 class Clock:

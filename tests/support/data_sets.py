@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tfagents_system.experience import transfer
+from tfagents_system.experience import data_sets, transfer
 from tfagents_system.experience.data_sets import NamedEpisode
 from tfagents_system.replay.stored_ring import StoredRing
 
@@ -35,6 +36,13 @@ def episode(steps: int, first: float, is_terminated: bool) -> NamedEpisode:
 
 
 EPISODES = [episode(5, 1, True), episode(7, 2, False), episode(1, 3, True)]
+
+
+def columns(folder: Path, *episodes: NamedEpisode) -> dict[str, Any]:
+    """Those of a file with these episodes, or EPISODES: data.npz in the folder."""
+    data_sets.write_npz(folder / "data.npz", episodes or EPISODES)
+    with np.load(folder / "data.npz") as file:
+        return dict(file)
 
 
 def imported(source: str, out: Path, files: dict[str, str]) -> tuple[StoredRing, list[str], list[str]]:

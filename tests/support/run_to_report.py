@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 from tests.support.settings_for_tests import variables_with, write_run_json
 from tfagents_system.run_files.run_paths import RunPaths
@@ -50,37 +49,15 @@ def make_run(folder: Path, rows: int = 200, *, more_metrics: int = 0, video_byte
 
 
 def _write_inputs(paths: RunPaths, seed: int) -> None:
-    write = lambda path, content: path.write_text(json.dumps(content))  # noqa: E731
     paths.params.write_text("class TrainParams: pass\n")
-    write(paths.config, {"horizon": 200})
+    paths.config.write_text('{"horizon": 200}')
     variables = variables_with(exp_dir=paths.exp_dir, seed=seed, train_cpus=2, job_prelude="export TOKEN=secret")
     params = {"discount": 0.99, "target_update_tau": 0.01, "algorithm": "sac", "num_iter": 200}
     overrides = Overrides({"target_update_tau": 0.01}, {"env": {"text": HOSTILE}})
     config = {"horizon": 200, "env": {"text": HOSTILE}}
     write_run_json(paths, variables=variables, overrides=overrides, attributes=params, config=config, params_kept=None)
-    roles: dict[str, Any] = {
-        "replay": {},
-        "trainer": {"state": "done", "num_iter": 200},
-        "worker_0": {},
-        "worker_1": {},
-    }
-    beats = {
-        name: {"role": name, "state": "done", "alive": False, "restarts": 0, **beat} for name, beat in roles.items()
-    }
-    run = {
-        "name": paths.exp_dir.name,
-        "state": "done",
-        "started_at": 1.0,
-        "updated_at": 2.0,
-        "exit_code": 0,
-        "message": "",
-    }
-    write(
-        paths.status_json,
-        {
-            "run": run,
-            "plan": {"replay": [0], "trainer": [1], "worker_0": [0], "worker_1": [1]},
-            "roles": beats,
-            "pinned": True,
-        },
-    )
+    run = {"name": paths.exp_dir.name, "state": "done", "started_at": 1.0, "updated_at": 2.0, "exit_code": 0}
+    ended = {"state": "done", "alive": False, "restarts": 0}
+    roles = {name: {"role": name, **ended} for name in ("replay", "worker_0", "worker_1")}
+    roles["trainer"] = {"role": "trainer", **ended, "num_iter": 200}
+    paths.status_json.write_text(json.dumps({"run": run, "plan": {"replay": [0]}, "roles": roles, "pinned": True}))

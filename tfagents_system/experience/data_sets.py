@@ -178,11 +178,7 @@ def read_npz(path: Path, tell: Tell) -> Iterator[NamedEpisode]:
 def _check_that_rows_follow(
     path: Path, observations: Mapping[str, np.ndarray], following: Mapping[str, np.ndarray], are_ends: np.ndarray
 ) -> None:
-    """Whether each next observation within an episode is the observation of the next row.
-
-    Args:
-      following: The next observations.
-      are_ends: `[N]` bool: an episode ends with this row.
+    """Whether each next observation within an episode, which ends where `are_ends`, is that of the next row.
 
     Raises:
       UserError: Where it is another one, rows are of different episodes.
@@ -540,12 +536,7 @@ class Conversion:
 def stored_episodes(
     episodes: Iterable[NamedEpisode], conversion: Conversion, source: str, tell: Callable[[str], None], what: str = ""
 ) -> list[Segment]:
-    """Converts the episodes of a data set.
-
-    Args:
-      source: The data set, named in the note.
-      tell: Called with a note on actions outside of the action space.
-      what: Before `episode 3` in errors.
+    """Converts the episodes of a data set, which `source` names; `what` precedes `episode 3` in errors.
 
     Raises:
       UserError: As of `Conversion.to_stored`.

@@ -41,16 +41,10 @@ Segments = Callable[[], Iterable[Segment]]  # Makes or reads them, as often as i
 def import_into(
     source: str, out: Path, exp_dir: str | None, params: str | None, config: str | None, tell: Tell
 ) -> list[str]:
-    """Makes a folder with a ring from a data set; complete or not there.
+    """Makes a new folder with a ring from a data set; complete or not there. Returns what was imported, in lines.
 
     Args:
-      source: What is imported.
-      out: The folder; does not exist.
       exp_dir, params, config: The run or the files that say how the environment's experience is stored.
-      tell: Called with what was decided about the data.
-
-    Returns:
-      What was imported, in lines.
 
     Raises:
       UserError: The data do not fit the environment, or can't be read.
@@ -94,10 +88,7 @@ def _conversion_for(exp_dir: str | None, params_flag: str | None, config_flag: s
 
 
 def export(source: str, out: str, tell: Tell) -> list[str]:
-    """Writes the whole episodes of a run or of an imported folder as a data set.
-
-    Returns:
-      What was written, in lines.
+    """Writes the whole episodes of a run or of an imported folder as a data set; returns what was written, in lines.
 
     Raises:
       UserError: There are none, or the data set is there already or can't be written.
@@ -118,11 +109,7 @@ def export(source: str, out: str, tell: Tell) -> list[str]:
 
 
 def _whole_episodes(stored: StoredRing, source: str, tell: Tell) -> list[Segment]:
-    """Those of a ring.
-
-    Raises:
-      UserError: There are none.
-    """
+    """Those of a ring, of which there must be one."""
     parts = list(followed(episodes_of(stored), f"reading {source}", "episodes"))
     episodes = [part for part in parts if part.starts_episode and part.ends_episode]
     if late := sum(not part.starts_episode for part in parts):
@@ -169,18 +156,13 @@ def make_prior_ring(
     sequence_length: int | None = None,
     frame_stack: FrameStack = 1,
 ) -> str:
-    """Makes a ring that holds all of the sources, in a new folder.
+    """Makes a ring that holds all of the sources, in a new folder; returns what it holds, in words.
 
     Args:
       sources: Run directories, folders with a ring, `.npz` files, Minari data sets.
-      folder: Does not exist.
       conversion: From data sets to what the run stores.
-      tell: Called with what was decided about the data.
       sequence_length: Of the run's samples; None: transitions.
       frame_stack: How many frames of which leaves samples see at once.
-
-    Returns:
-      What it holds, in words.
 
     Raises:
       UserError: A source can't be read, does not fit, or has numbers that are not finite; with all that is wrong.

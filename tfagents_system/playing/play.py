@@ -266,13 +266,7 @@ def _run_episode(
 def replay(params: TrainParamsBase, path: Path, video_dir: Path | None = None) -> str:
     """Plays the actions of a recorded episode (`keep_best_episodes`) in the environment that they were chosen in.
 
-    Args:
-      params: Of the run.
-      path: The file.
-      video_dir: Where the video goes; None makes none.
-
-    Returns:
-      Two lines for the user, and a note where the episode was not seeded.
+    Returns two lines for the user, and a note where the episode was not seeded. Without `video_dir` there is no video.
 
     Raises:
       UserError: It is no recorded episode, or of another environment.
@@ -314,11 +308,7 @@ def replay(params: TrainParamsBase, path: Path, video_dir: Path | None = None) -
 
 
 def _actions(recorded: RecordedEpisode, env: Any, path: Path) -> Iterator[Any]:
-    """The agent's actions, step by step.
-
-    Raises:
-      UserError: The environment takes others.
-    """
+    """The agent's actions, step by step; those that this environment does not take are refused."""
     import tree
 
     paths, specs = zip(*tree.flatten_with_path(env.action_spec()), strict=True)

@@ -30,7 +30,6 @@ def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
     """A path as given, or relative to the repository.
 
     Args:
-      flag: Where it was given; named in the error.
       exists: `Path.is_dir`, `Path.is_file` or `Path.exists`.
 
     Raises:
@@ -49,14 +48,7 @@ def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
 
 
 def output_folder(text: str, flag: str) -> Path:
-    """A folder to write to, which need not exist.
-
-    Args:
-      flag: Where it was given; named in the error.
-
-    Raises:
-      UserError: It is a file.
-    """
+    """A folder to write to, which need not exist; a file is refused."""
     folder = Path(text).expanduser().absolute()
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{flag}={text} is a file: give a folder")
@@ -126,33 +118,23 @@ def milestones(paths: RunPaths) -> list[Path]:
 
 
 def load_run_params(paths: RunPaths | None, params_flag: str | None, config_flag: str | None) -> TrainParamsBase:
-    """The TrainParams of a run with its settings, or those of other files, unchanged.
-
-    Args:
-      paths: The run directory; None without one.
-      params_flag: Another Python file; None: the run's own copy.
-      config_flag: Another JSON; None: the run's own copy.
+    """The TrainParams of a run with its settings, or those of other files (--params, --config), unchanged.
 
     Raises:
       UserError: A file is missing, or is not as it must be.
     """
-    if paths is None:
-        if params_flag is None or config_flag is None:
-            raise UserError(
-                "without a run directory the environment is unknown: give --exp_dir, or --params and --config"
-            )
-        env_config = load_env_config(find_path(config_flag, "--config", Path.is_file))
-        _check(env_config)
-        return load_params(find_path(params_flag, "--params", Path.is_file), env_config, process=_process({}))
-    params_path = find_path(str(paths.params) if params_flag is None else params_flag, "--params", Path.is_file)
-    config_path = find_path(str(paths.config) if config_flag is None else config_flag, "--config", Path.is_file)
-    run = read_run_json(paths)
-    overrides, process = Overrides.of_run(run), _process(run)
-    env_config = load_env_config(config_path)
-    if _is_same(config_path, paths.config):
+    if paths is None and (params_flag is None or config_flag is None):
+        raise UserError("without a run directory the environment is unknown: give --exp_dir, or --params and --config")
+    run = {} if paths is None else read_run_json(paths)
+    own = [] if paths is None else [paths.params, paths.config]
+    params_path = find_path(params_flag if params_flag is not None else str(own[0]), "--params", Path.is_file)
+    config_path = find_path(config_flag if config_flag is not None else str(own[1]), "--config", Path.is_file)
+    overrides, process, env_config = Overrides.of_run(run), _process(run), load_env_config(config_path)
+    if paths is not None and config_path.resolve() == paths.config.resolve():
         env_config = overrides.merged(env_config)
-    _check(env_config)
-    if not _is_same(params_path, paths.params):
+    if findings := check_env_config(env_config):
+        raise UserError(*findings)
+    if paths is None or params_path.resolve() != paths.params.resolve():
         return load_params(params_path, env_config, process=process)
     origin, attributes = origin_of_run(paths), overrides.attributes
     return load_params(params_path, env_config, origin=origin, attributes=attributes, process=process)
@@ -169,12 +151,3 @@ def _process(run: Mapping[str, Any]) -> ProcessSettings | None:
     if "SAC_STEP_TIMEOUT_SECS" not in os.environ and trained.get("step_timeout_secs"):
         values["step_timeout_secs"] = trained["step_timeout_secs"]
     return ProcessSettings.of(values)
-
-
-def _check(env_config: dict) -> None:
-    if findings := check_env_config(env_config):
-        raise UserError(*findings)
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve()

@@ -22,11 +22,7 @@ _FOREGROUND = (244, 244, 245)
 
 @contextlib.contextmanager
 def recording(env: Any, path: Path) -> Iterator[Callable[[int], None]]:
-    """Writes a video of one episode.
-
-    Args:
-      env: A TrainingEnvironment that can be drawn, just after its reset.
-      path: The MP4, replaced if there is one.
+    """Writes a video of one episode of a TrainingEnvironment that can be drawn, just after its reset.
 
     Yields:
       What is called after each step, with the number of steps so far.
@@ -46,9 +42,6 @@ def recording(env: Any, path: Path) -> Iterator[Callable[[int], None]]:
 @contextlib.contextmanager
 def writing(path: Path, frames_per_second: float) -> Iterator[Callable[[np.ndarray], None]]:
     """Writes an MP4 (H.264, yuv420p), which gets its name when it is complete.
-
-    Args:
-      path: The file, replaced if there is one.
 
     Yields:
       What is called with each frame, `[H, W, 3]` uint8.
@@ -90,11 +83,9 @@ class Part(NamedTuple):
 
 
 def join(parts: Sequence[Part], path: Path) -> Path:
-    """Writes a montage: all parts begin together, and a shorter one keeps its last picture.
+    """Writes a montage of parts of one size and rate, from left to right.
 
-    Args:
-      parts: From left to right, of one size and rate.
-      path: The MP4, replaced if there is one.
+    All begin together, and a shorter one keeps its last picture.
     """
     import imageio.v2 as imageio
 

@@ -216,11 +216,7 @@ def _matching(run: Run, patterns: Sequence[str]) -> str | None:
 
 
 def with_interval(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Interquartile mean, and the 95 % interval of it: three arrays [points], the same at every call.
-
-    Args:
-      scores: [runs, points]
-    """
+    """Of [runs, points]: interquartile mean, and the 95 % interval of it, [points] each; the same at every call."""
     if len(scores) == 1:
         return scores[0], scores[0], scores[0]
     from scipy import stats

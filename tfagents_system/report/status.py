@@ -184,16 +184,6 @@ def how_far(paths: RunPaths, status: Mapping[str, Any] | None) -> dict[str, Any]
 # Which directories are runs.
 
 
-def usual_folder() -> Path:
-    """The folder of all runs."""
-    return Path(os.environ.get("SAC_LOGS_DIR") or "logs").absolute()
-
-
-def usual_runs() -> list[Path]:
-    """The runs of a user who names none."""
-    return sorted(path.parent for path in usual_folder().glob("*/status.json"))
-
-
 def runs_among(given: Iterable[Path]) -> list[Path]:
     """Each once, without what is beside runs; all, if there is nothing else."""
     paths = list(dict.fromkeys(given))
@@ -445,13 +435,7 @@ def format_secs(secs: float | None) -> str:
 
 
 def finished_in_words(name: str, why_early: str | None, num_iter: int | None) -> str:
-    """`reach is finished: num_iter=25 is reached`, `reach is finished early: max_hours=2 is reached`.
-
-    Args:
-      name: Of the run.
-      why_early: Why it has ended before its last iteration; None where it has not.
-      num_iter: How many iterations were asked for.
-    """
+    """`reach is finished: num_iter=25 is reached`, `reach is finished early: max_hours=2 is reached`."""
     if why_early is None:
         return f"{name} is finished" + ("" if num_iter is None else f": num_iter={num_iter} is reached")
     early = "" if why_early.startswith("num_env_steps") else " early"
@@ -512,10 +496,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # A terminal that knows no ± gets a ?, not an exception.
-    folders = runs_among(args.run) or usual_runs()
+    logs = Path(os.environ.get("SAC_LOGS_DIR") or "logs").absolute()
+    folders = runs_among(args.run) or sorted(path.parent for path in logs.glob("*/status.json"))
     missing, statuses = list(missing_runs(folders)), read_all(folders)
     if not statuses:
-        print_findings(missing or [f"there is no run in {usual_folder()}: give run directories, such as logs/*"])
+        print_findings(missing or [f"there is no run in {logs}: give run directories, such as logs/*"])
         return EXIT_BAD_INPUT
     for finding in missing:
         print(f"note: {finding}", file=sys.stderr)

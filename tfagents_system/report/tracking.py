@@ -295,12 +295,7 @@ class Feed:
 
 
 class Tracker:
-    """Sends a run's metrics to all its destinations.
-
-    Args:
-      tracked: The contents of tracking.json.
-      say: Tells the user a line.
-    """
+    """Sends a run's metrics to all its destinations; what `say` gets is for the user."""
 
     def __init__(self, paths: RunPaths, tracked: Tracked, say: Callable[[str], None]) -> None:
         destinations: list[Destination] = [ToWandb(paths, tracked)] if tracked.wandb is not None else []

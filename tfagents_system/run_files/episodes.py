@@ -67,14 +67,10 @@ class RecordedEpisode:
 
 
 def load_episode(path: Path, setting: str) -> RecordedEpisode:
-    """Reads a file.
-
-    Args:
-      path: The file.
-      setting: The flag with the path; named in errors.
+    """Reads a file; `setting` is the flag with its path.
 
     Raises:
-      UserError: It is not one.
+      UserError: It is no recorded episode.
     """
     try:
         with path.open("rb") as file:

@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
@@ -138,8 +139,6 @@ class Heartbeat:
     A file that can't be written is reported once and is no error.
 
     Args:
-      path: The file.
-      role: Name of the role, in every beat.
       min_secs: Least time between two beats that are written.
     """
 
@@ -165,7 +164,6 @@ class Heartbeat:
         the next beat is due, whatever the role does then. Calling often costs little.
 
         Args:
-          state: `starting`, `waiting`, `updating`, ...
           force: Write at once.
           **fields: Numbers, texts, lists or dictionaries; NaN and infinity are written as null.
         """
@@ -236,57 +234,49 @@ class TimeShares:
     """
 
     def __init__(self, after_first: str | None = "updates", clock: Callable[[], float] = time.monotonic) -> None:
-        self._after_first = after_first
-        self._clock = clock
+        self._after_first, self._clock = after_first, clock
         self._began = clock() if after_first is None else None
-        self._seconds: dict[str, float] = {}
-        self._running: str | None = None
-        self._running_since = 0.0
-        self._taken_out = 0.0
+        self._seconds = defaultdict[str, float](float)
+        self._running, self._running_since = "", 0.0  # No activity has an empty name.
 
     @contextlib.contextmanager
     def spend(self, activity: str) -> Iterator[None]:
         """Counts the time inside the `with` block; a block within another counts for the outer one."""
-        if self._running is not None:
+        if self._running:
             yield
             return
-        self._running, self._running_since, self._taken_out = activity, self._clock(), 0.0
+        self._running, self._running_since = activity, self._clock()
         try:
             yield
         finally:
-            seconds = self._running_seconds()
-            self._running = None
-            if self._began is not None:
-                self._add(activity, seconds)
-            elif activity == self._after_first:
+            self._count_running()
+            self._running = ""
+            if self._began is None and activity == self._after_first:
                 self._began = self._clock()
+                self._seconds.clear()
 
     def take_out(self, activity: str, seconds: float) -> None:
         """Counts some seconds of the running block for another activity.
 
         For what is too short and too frequent for blocks of its own: its seconds are summed up elsewhere.
         """
-        self._taken_out += seconds
-        if self._began is not None:
-            self._add(activity, seconds)
+        self._seconds[activity] += seconds
+        self._running_since += seconds
 
     def shares(self) -> dict[str, float]:
         """Share of each activity so far, in [0, 1], the running one included; empty before counting began."""
         if self._began is None:
             return {}
-        seconds = dict(self._seconds)
-        if self._running is not None:
-            seconds[self._running] = seconds.get(self._running, 0.0) + self._running_seconds()
-        total = max(1e-9, self._clock() - self._began)
-        return {activity: each / total for activity, each in seconds.items()}
+        if self._running:
+            self._count_running()
+        return {activity: each / max(1e-9, self.counted_secs) for activity, each in self._seconds.items()}
 
     @property
     def counted_secs(self) -> float:
         """Seconds since counting began, of which `shares` are shares."""
         return 0.0 if self._began is None else self._clock() - self._began
 
-    def _running_seconds(self) -> float:
-        return max(0.0, self._clock() - self._running_since - self._taken_out)
-
-    def _add(self, activity: str, seconds: float) -> None:
-        self._seconds[activity] = self._seconds.get(activity, 0.0) + seconds
+    def _count_running(self) -> None:
+        now = self._clock()
+        self._seconds[self._running] += max(0.0, now - self._running_since)
+        self._running_since = max(now, self._running_since)

@@ -129,15 +129,10 @@ def finish(
     *,
     has_agent: bool = True,
 ) -> Checkpoint:
-    """Completes a checkpoint: after this it survives a power cut.
+    """Completes a checkpoint from `begin` with all files in it: after this it survives a power cut.
 
     Args:
-      partial: From `begin`, with all files in it.
-      train_step: Updates done.
-      iteration: Iterations completed.
       further: For people who read the manifest.
-      signature: Of the agent.
-      has_agent: As of Checkpoint.
 
     Raises:
       OSError: It can't be written; the ones before it are as they were.
@@ -195,9 +190,7 @@ def read(folder: Path) -> Checkpoint:
 def newest_complete(checkpoints: Path, *, with_agent: bool = False) -> Checkpoint | None:
     """The newest checkpoint whose checksums are right; damaged ones are logged and skipped.
 
-    Args:
-      checkpoints: Their folder.
-      with_agent: Skip those whose agent is elsewhere, too.
+    With `with_agent` those whose agent is elsewhere are skipped, too.
 
     Raises:
       OSError: One can't be read now: an older one would not be the newest any more once it can.
@@ -247,8 +240,7 @@ def _is_damaged(folder: Path) -> bool:
 def newest_train_step(checkpoints: Path) -> int:
     """Updates before the newest checkpoint, by its name; -1 without one."""
     folders = _complete_folders(checkpoints)
-    match = _NAME.fullmatch(folders[-1].name) if folders else None
-    return int(match[1]) if match else -1
+    return train_step_of(folders[-1].name) if folders else -1
 
 
 def train_step_of(name: str) -> int:
@@ -291,10 +283,7 @@ def _in_words(name: str) -> str:
 def prune(checkpoints: Path, keep: int = KEEP, *, written: Path | None = None) -> None:
     """Deletes all but the newest `keep` good checkpoints, and what killed processes have left half written.
 
-    Args:
-      checkpoints: Their folder.
-      keep: How many stay.
-      written: The one that was just written: it stays, whatever the names of others say.
+    The one that was just `written` stays, whatever the names of others say.
     """
     kept = 0 if written is None else 1
     for folder in reversed(_complete_folders(checkpoints)):

@@ -71,7 +71,6 @@ class RowsFile:
     possible again.
 
     Args:
-      path: The file; rows that it has stay.
       columns: Those that it has at least, in their order.
       what: Names the rows in a report.
     """
@@ -184,13 +183,10 @@ def cell(value: float | str | None) -> str:
 class MetricsLog:
     """Appends rows to metrics.csv and to TensorBoard summaries under `train/` and `eval/`.
 
-    A row of a log period has the training columns, a row of an evaluation the `eval` ones; missing values are empty.
-    Columns that appear later (an environment's `log/...` values) widen the header. TensorBoard's tags are the names of
-    the columns, its step is `train_step`. A full disk ends no training: it is reported once on standard error, and
-    the rows are written as soon as that is possible again.
+    A row of a log period has the training columns, a row of an evaluation the `eval` ones. TensorBoard's tags are the
+    names of the columns, its step is `train_step`.
 
     Args:
-      paths: The run directory.
       curriculum_names: Parameters with a column `curriculum/<name>` of their own.
     """
 

@@ -61,25 +61,19 @@ def files_of(folder: Path, skipped: Iterable[Path] = ()) -> list[str]:
 
 
 def _files_below(folder: Path, left_out: set[str]) -> Iterator[Path]:
-    left_out = left_out | {os.path.realpath(folder)}  # No link leads back up.
-    try:
-        paths = list(folder.iterdir())
-    except OSError:  # Nobody's to read: what is imported from there is missed by the trial.
-        return
-    for path in paths:
-        if path.name.startswith(".") or os.path.realpath(path) in left_out:
-            continue
-        # Functions of os.path say no where a pathlib method raises: a link to itself, a folder that is closed to us.
-        if os.path.isfile(path):
-            yield path
-        elif _is_of_the_user(path):
-            yield from _files_below(path, left_out)
+    # Folders that nobody may read are passed over: what is imported from there is missed by the trial.
+    for place, folders, names in os.walk(folder, followlinks=True):
+        here = Path(place)
+        kept = [n for n in (*folders, *names) if not n.startswith(".") and os.path.realpath(here / n) not in left_out]
+        yield from (here / name for name in kept if os.path.isfile(here / name))
+        folders[:] = [name for name in folders if name in kept and _is_of_the_user(here / name)]
 
 
 def _is_of_the_user(path: Path) -> bool:
-    """Whether it is a folder that no program made for itself."""
+    """Whether it is a folder that no program made for itself, and no link that leads back up."""
     is_marked = any(os.path.exists(path / mark) for mark in _MARKS)
-    return os.path.isdir(path) and path.name not in _OF_PROGRAMS and not is_marked
+    leads_up = Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(path))
+    return path.name not in _OF_PROGRAMS and not is_marked and not leads_up
 
 
 def copy_files(folder: Path, names: Iterable[str], target: Path) -> None:
