@@ -33,8 +33,8 @@ def words(text):
 
 def test_the_line_says_it_all():
     assert progress_line(status()) == (
-        "[00:42] iteration 12/25  env_steps 4,800  updates/s 181  steps/s 172  "
-        "train -423.1  eval -310.2 ± 40.1  best -298.7  mass 1.5  alpha 0.213  left 01:10"
+        "[00:42] iteration 12/25  env steps 4,800  updates/s 181  steps/s 172  train return -423.1  "
+        "eval return -310.2 ± 40.1  best -298.7  alpha 0.213  mass 1.5  left 01:10"
     )
 
 
@@ -43,7 +43,7 @@ def test_before_there_are_numbers_the_line_says_what_the_roles_do():
     content["roles"]["trainer"] = {"alive": True, "restarts": 0}
     content["roles"]["worker_3"] = beat("waiting")
     assert progress_line(content) == (
-        "[00:42] replay serving, trainer starting, worker_0..11 11 collecting, 1 waiting  env_steps 4,800"
+        "[00:42] replay serving, trainer starting, worker_0..11 11 collecting, 1 waiting  env steps 4,800"
     )
     content["roles"] = {role: {"alive": True, "restarts": 0} for role in content["roles"]}
     del content["plan"]

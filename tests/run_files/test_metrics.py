@@ -7,6 +7,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,15 +33,6 @@ def paths(tmp_path):
 def no_summaries(monkeypatch):
     """TensorFlow takes seconds to import; most tests are about the file."""
     monkeypatch.setattr(MetricsLog, "_summarize", lambda *_: None)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    class Clock:
-        now = 1000.0
-
-    monkeypatch.setattr(metrics.time, "monotonic", lambda: Clock.now)
-    return Clock
 
 
 def row(train_step, **columns):
@@ -98,7 +90,9 @@ def test_rewind_drops_what_comes_again_and_nothing_else(paths, no_summaries):
     assert steps(paths) == [0, 100, 200, 200, 300]
 
 
-def test_wall_time_goes_on_over_a_resume_and_does_not_count_what_is_done_again(paths, no_summaries, clock):
+def test_wall_time_goes_on_over_a_resume_and_does_not_count_what_is_done_again(paths, no_summaries, monkeypatch):
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(metrics.time, "monotonic", lambda: clock.now)
     log = MetricsLog(paths, [])
     clock.now = 1010.0
     log.write(row(100))
@@ -177,7 +171,7 @@ def written(train_step, iteration=1):
     return row(train_step, wall_time_s=1.5) | {"iteration": iteration}
 
 
-def test_episodes_are_where_their_row_is(paths):
+def test_episodes_are_where_their_row_is_and_of_very_many_every_nth_is_kept(paths, monkeypatch):
     rows = EpisodeRows(paths)
     rows.write(written(100), [EpisodeOfWorker(0, -1.5, 200, None), EpisodeOfWorker(3, 2.0, 150, True)])
     rows.write(written(200), [])
@@ -186,15 +180,15 @@ def test_episodes_are_where_their_row_is(paths):
         {**where, "worker": 0, "return": -1.5, "length": 200},
         {**where, "worker": 3, "return": 2.0, "length": 150, "success": 1},
     ]
+    monkeypatch.setattr(metrics, "MOST_OF_A_ROW", 4)
+    rows.write(written(300), [EpisodeOfWorker(0, float(k), 10, None) for k in range(9)])
+    assert [each["return"] for each in read_episodes(paths.episodes_csv)[2:]] == [0.0, 3.0, 6.0]
 
 
 def test_what_comes_again_is_dropped_and_infinite_returns_are_left_out(paths):
     rows = EpisodeRows(paths)
     for step in (100, 200, 300):
-        rows.write(
-            written(step),
-            [EpisodeOfWorker(0, float(step), 10, None), EpisodeOfWorker(0, float("inf"), 10, None)],
-        )
+        rows.write(written(step), [EpisodeOfWorker(0, value, 10, None) for value in (float(step), float("inf"))])
     resumed = EpisodeRows(paths)
     resumed.rewind(200, 1)
     resumed.write(written(300), [EpisodeOfWorker(0, 7.0, 10, None)])
@@ -202,9 +196,3 @@ def test_what_comes_again_is_dropped_and_infinite_returns_are_left_out(paths):
     resumed.write(written(300, iteration=2), [EpisodeOfWorker(0, 8.0, 10, None)])
     resumed.rewind(300, 1)  # The second iteration had no update.
     assert [each["return"] for each in read_episodes(paths.episodes_csv)] == [100.0, 200.0, 7.0]
-
-
-def test_of_very_many_episodes_every_nth_is_kept(paths, monkeypatch):
-    monkeypatch.setattr(metrics, "MOST_OF_A_ROW", 4)
-    EpisodeRows(paths).write(written(100), [EpisodeOfWorker(0, float(k), 10, None) for k in range(9)])
-    assert [each["return"] for each in read_episodes(paths.episodes_csv)] == [0.0, 3.0, 6.0]

@@ -118,11 +118,11 @@ def test_whoever_waits_for_a_directory_that_is_moved_takes_the_next_one(
     lock, waits = RunLock(paths), RunLock(paths)
     lock.acquire()
 
+    makes = Path.mkdir
+
     def move(secs: float) -> None:
         if not (paths.exp_dir.with_name("aside")).exists():
             paths.exp_dir.rename(paths.exp_dir.with_name("aside"))
-
-    makes = Path.mkdir
 
     def make_first(path: Path, **options: Any) -> None:
         """It is moved between two looks at it, or after the second one."""
@@ -213,29 +213,16 @@ def test_a_file_system_without_flock_is_refused(paths: RunPaths, monkeypatch: py
         RunLock(paths).acquire()
 
 
-def test_whose_lock_was_taken_over_sees_that(paths: RunPaths) -> None:
-    first = start(paths, "node1")
-    first.acquire()
-    write_owner(paths, host="node2", token="other")
-    assert not first.is_own()
-    first.release()
-    assert json.loads(paths.lock.read_text())["host"] == "node2"
-
-
-def test_a_removed_file_is_put_back(paths: RunPaths) -> None:
-    with RunLock(paths) as lock:
-        paths.lock.unlink()
-        assert lock.is_own() and json.loads(paths.lock.read_text())["pid"] == os.getpid()
-        paths.lock.unlink()
-        paths.exp_dir.rename(paths.exp_dir.with_name("elsewhere"))
-        assert not lock.is_own()
-
-
-def test_a_role_may_write_while_its_own_start_has_the_lock(paths: RunPaths) -> None:
+def test_a_start_and_its_roles_see_that_it_was_taken_over_and_a_removed_file_is_put_back(paths: RunPaths) -> None:
     with RunLock(paths) as lock:
         environ = {run_lock.TOKEN_VARIABLE: lock.token}
         assert may_write(paths, environ) and may_write(paths, {})
-        write_owner(paths, token="other")
-        assert not may_write(paths, environ)
         paths.lock.unlink()
         assert may_write(paths, environ), "no proof of anything"
+        assert lock.is_own() and json.loads(paths.lock.read_text())["pid"] == os.getpid()
+        write_owner(paths, token="other")
+        assert not may_write(paths, environ) and not lock.is_own()
+    assert json.loads(paths.lock.read_text())["token"] == "other"
+    with RunLock(RunPaths(paths.exp_dir.with_name("second"))) as lock:
+        lock._paths.exp_dir.rename(paths.exp_dir.with_name("elsewhere"))
+        assert not lock.is_own()

@@ -19,10 +19,9 @@ from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import (
     fault_lines,
     finished_in_words,
-    format_number,
-    format_results,
     how_far,
     lost_workers,
+    numbers,
     time_shares,
     write_status,
 )
@@ -152,11 +151,11 @@ class RunStatus:
 
 def _result_lines(which: str, status: dict[str, Any]) -> list[str]:
     """`final evaluation: return -310.2 ± 40.1, best -298.7, success 85%`; the training return where there was none."""
-    trainer = status["roles"].get(TRAINER, {})
-    if results := format_results(trainer, "return"):
+    texts = {name: text for name, text in numbers(status["roles"].get(TRAINER, {})).items() if text != "-"}
+    results = [f"{name.split()[-1]} {texts[name]}" for name in ("eval return", "best", "success") if name in texts]
+    if results:
         return [f"{which} evaluation: {', '.join(results)}"]
-    train_return = trainer.get("train_return")
-    return [] if train_return is None else [f"{which} training return: {format_number(train_return)}"]
+    return [f"{which} training return: {texts['train return']}"] if "train return" in texts else []
 
 
 def write_results(

@@ -122,13 +122,13 @@ def run_of(model: RunModel, metric: str = RETURN) -> Run:
     if model.state == DONE and not has_results:
         fault = "has no evaluation" if path.exists() else "is missing"
         raise UserError(f"{path} {fault}, although the run is done: restore it, or leave this run out")
-    pairs = [(row.get("env_steps") or 0.0, value) for row in model.rows if (value := row.get(metric)) is not None]
-    if has_results and not pairs:
+    steps, values = model.series(metric)
+    if has_results and not steps:
         known = ", ".join(sorted({name for row in model.rows for name, value in row.items() if value is not None}))
         raise UserError(f"{path} has no {metric}: leave it out, or compare what it has ({known})")
     settings = {name: value for name, value in model.overrides.items() if name not in _ALIKE}
     experiment = re.sub(_OUR_SUFFIX, "", model.name) or model.name
-    return Run(model.folder, experiment, settings, model.state, *_ordered(pairs), source, model.best(metric))
+    return Run(model.folder, experiment, settings, model.state, *_ordered(steps, values), source, model.best(metric))
 
 
 def _peer(folder: Path, metric: str) -> Run:
@@ -150,7 +150,7 @@ def _peer(folder: Path, metric: str) -> Run:
             if column not in content:
                 raise UserError(f"{path} has no {metric}: leave it out, or compare {RETURN}")
             values = content[column].mean(axis=tuple(range(1, content[column].ndim)))
-            steps, values = _ordered(list(zip(content["timesteps"].tolist(), values.tolist(), strict=True)))
+            steps, values = _ordered(content["timesteps"].tolist(), values.tolist())
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}): leave it out") from None
     if not len(steps):
@@ -160,11 +160,12 @@ def _peer(folder: Path, metric: str) -> Run:
     return Run(folder, experiment, {}, UNKNOWN, steps, values, EVALUATIONS, float(values.max()))
 
 
-def _ordered(pairs: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
+def _ordered(steps: Sequence[float], values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """Ascending; of several evaluations after the same number of steps the last one counts, and of NaN none."""
+    pairs = zip(steps, values, strict=True)
     by_step = {step: value for step, value in pairs if math.isfinite(step) and math.isfinite(value)}
-    steps = np.array(sorted(by_step), np.float64)
-    return steps, np.array([by_step[step] for step in steps], np.float64)
+    ordered = np.array(sorted(by_step), np.float64)
+    return ordered, np.array([by_step[step] for step in ordered], np.float64)
 
 
 # Grouping.

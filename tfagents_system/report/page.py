@@ -15,7 +15,6 @@ import gzip
 import hashlib
 import html
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -304,7 +303,7 @@ def _returns(model: RunModel) -> Iterable[Any]:
     if model.episodes:
         kept = [model.episodes[k] for k in thinned([row["return"] for row in model.episodes], _MOST_EPISODES)]
         yield Scatter(
-            x=_steps(kept),
+            x=short(row.get("env_steps") or 0.0 for row in kept),
             y=short(row["return"] for row in kept),
             customdata=[[int(row["length"]), int(row["worker"])] for row in kept],
             name="training episodes",
@@ -312,11 +311,9 @@ def _returns(model: RunModel) -> Iterable[Any]:
             marker={"size": 4.5, "color": "#56B4E9", "opacity": 0.6},
             hovertemplate="return %{y}<br>%{customdata[0]} steps, worker %{customdata[1]}<extra></extra>",
         )
-    steps, y = series(model.rows, TRAIN_RETURN)
+    steps, y = thinned_series(model, TRAIN_RETURN)
     yield Scatter(x=steps, y=y, name="training, mean", line={"color": _TRAINED, "width": 1.6})
-    evaluated = [row for row in model.rows if (value := row.get(RETURN)) is not None and math.isfinite(value)]
-    steps, y = series(evaluated, RETURN, len(evaluated))
-    stds = [row.get("eval_return_std") or 0.0 for row in evaluated]
+    steps, y, stds, updates = map(short, model.series(RETURN, "eval_return_std", "train_step"))
     low, high = (short(mean + sign * std for mean, std in zip(y, stds, strict=True)) for sign in (-1, 1))
     hidden = {"x": steps, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
     hidden |= {"legendgroup": "evaluations"}
@@ -326,24 +323,23 @@ def _returns(model: RunModel) -> Iterable[Any]:
         x=steps,
         y=y,
         name="evaluations, mean and spread",
-        customdata=short(stds),
+        customdata=stds,
         mode="lines+markers",
         legendgroup="evaluations",
         line={"color": _EVALUATED, "width": 2.4},
         hovertemplate="evaluation %{y} ± %{customdata:.4g}<extra></extra>",
     )
-    checkpoint = model.best_json.get("checkpoint")
-    best = [row for row in evaluated if checkpoint_name(int(row.get("train_step") or 0)) == checkpoint][-1:]
+    best = [k for k, step in enumerate(updates) if checkpoint_name(int(step)) == model.best_json.get("checkpoint")]
     star = {"symbol": "star", "size": 15, "color": "#E69F00", "line": {"color": "#1b2733", "width": 1}}
     if best:
-        yield Scatter(x=_steps(best), y=[best[0][RETURN]], name="best policy", mode="markers", marker=star)
+        yield Scatter(x=[steps[best[-1]]], y=[y[best[-1]]], name="best policy", mode="markers", marker=star)
 
 
 def metric_figure(model: RunModel, name: str) -> Any | None:
     """One metric over environment steps; None where it has no value."""
     from plotly.graph_objects import Figure, Scatter
 
-    steps, y = series(model.rows, name)
+    steps, y = thinned_series(model, name)
     if not y:
         return None
     mode = "lines+markers" if len(y) <= 60 else "lines"
@@ -359,17 +355,11 @@ def _styled(figure: Any) -> Any:
     return figure.update_xaxes(as_in_png).update_yaxes(as_in_png)
 
 
-def series(
-    rows: Sequence[Mapping[str, float | None]], name: str, most: int = _MOST_POINTS
-) -> tuple[list[float], list[float]]:
-    """The curve of a metric, thinned: environment steps, and its finite values."""
-    known = [(row, value) for row in rows if (value := row.get(name)) is not None and math.isfinite(value)]
-    kept = [known[k] for k in thinned([value for _, value in known], most)]
-    return _steps([row for row, _ in kept]), short(value for _, value in kept)
-
-
-def _steps(rows: Sequence[Mapping[str, float | None]]) -> list[float]:
-    return short(row.get("env_steps") or 0.0 for row in rows)
+def thinned_series(model: RunModel, name: str, most: int = _MOST_POINTS) -> tuple[list[float], list[float]]:
+    """Environment steps and values of a metric."""
+    steps, values = model.series(name)
+    kept = thinned(values, most)
+    return short(steps[k] for k in kept), short(values[k] for k in kept)
 
 
 def thinned(values: Sequence[float], most: int) -> Sequence[int]:

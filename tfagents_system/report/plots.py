@@ -17,8 +17,6 @@ from tfagents_system.machine.files import replacing
 from tfagents_system.report.long_work import followed
 from tfagents_system.report.status import RETURN, TRAIN_RETURN, RunModel, runs_among
 
-Rows = Sequence[dict[str, float | None]]
-
 _TRAIN, _EVAL, _OTHER = "#9fbcd0", "#c8553d", "#2a6f97"
 _PANELS = {
     "critic_loss": "critic loss",
@@ -44,24 +42,23 @@ def draw_learning_curve(model: RunModel) -> Path:
     """
     from matplotlib.figure import Figure
 
-    rows = sorted(model.rows, key=lambda row: row.get("env_steps") or 0.0)
-    if not rows:
+    if not model.rows:
         raise ValueError(f"{model.paths.metrics_csv} has no rows: there is nothing to draw yet")
-    curriculum = {name: name.replace("/", ": ") for name in rows[0] if name.startswith("curriculum/")}
-    panels = {name: title for name, title in {**_PANELS, **curriculum}.items() if series(rows, name)[0]}
+    curriculum = {name: name.replace("/", ": ") for name in model.rows[0] if name.startswith("curriculum/")}
+    panels = {name: title for name, title in {**_PANELS, **curriculum}.items() if model.series(name)[0]}
     small_rows = math.ceil(len(panels) / _PANELS_IN_A_ROW)
     figure = Figure(figsize=(9.0, 4.2 + 1.9 * small_rows), dpi=150, layout="constrained")
     grid = figure.add_gridspec(1 + small_rows, _PANELS_IN_A_ROW, height_ratios=[4.0, *[1.7] * small_rows])
     returns = figure.add_subplot(grid[0, :])
-    _draw_returns(returns, rows)
+    _draw_returns(returns, model)
     returns.set_title(model.name, loc="left", fontweight="bold", fontsize=13)
     for number, (name, title) in enumerate(panels.items()):
         axes = figure.add_subplot(grid[1 + number // _PANELS_IN_A_ROW, number % _PANELS_IN_A_ROW])
-        _draw_panel(axes, rows, name)
+        _draw_panel(axes, model, name)
         axes.set_title(title, loc="left", fontsize=9)
         tidy(axes, is_small=True)
     tidy(returns)
-    last_step = max(1.0, *(row.get("env_steps") or 0.0 for row in rows))
+    last_step = max(1.0, *(row.get("env_steps") or 0.0 for row in model.rows))
     for axes in figure.axes:
         axes.set_xlim(-0.02 * last_step, 1.02 * last_step)
     with replacing(model.paths.learning_curve) as file:
@@ -69,11 +66,10 @@ def draw_learning_curve(model: RunModel) -> Path:
     return model.paths.learning_curve
 
 
-def _draw_returns(axes: Any, rows: Rows) -> None:
-    steps, returns = series(rows, TRAIN_RETURN)
+def _draw_returns(axes: Any, model: RunModel) -> None:
+    steps, returns = model.series(TRAIN_RETURN)
     axes.plot(steps, returns, color=_TRAIN, linewidth=1.1, **marker(returns), label="collected episodes, exploring")
-    steps, means = series(rows, RETURN)
-    stds = [row.get("eval_return_std") or 0.0 for row in rows if row.get(RETURN) is not None]
+    steps, means, stds = model.series(RETURN, "eval_return_std")
     low, high = ([mean + sign * std for mean, std in zip(means, stds, strict=True)] for sign in (-1, 1))
     axes.fill_between(steps, low, high, color=_EVAL, alpha=0.18, linewidth=0)
     axes.plot(steps, means, color=_EVAL, linewidth=1.8, **marker(means), label="evaluation, greedy: mean ± std")
@@ -84,11 +80,11 @@ def _draw_returns(axes: Any, rows: Rows) -> None:
         axes.text(0.5, 0.5, "no episode has ended yet", transform=axes.transAxes, ha="center", color="gray")
 
 
-def _draw_panel(axes: Any, rows: Rows, name: str) -> None:
-    steps, values = series(rows, name)
+def _draw_panel(axes: Any, model: RunModel, name: str) -> None:
+    steps, values = model.series(name)
     style = "steps-post" if name.startswith("curriculum/") else "default"
     axes.plot(steps, values, color=_OTHER, linewidth=1.2, drawstyle=style, **marker(values), label="trained on")
-    steps, held_out = series(rows, f"validation/{name}")
+    steps, held_out = model.series(f"validation/{name}")
     if held_out:
         axes.plot(steps, held_out, color=_EVAL, linewidth=1.2, **marker(held_out), label="held out")
         axes.legend(loc="best", frameon=False, fontsize=7)
@@ -97,12 +93,6 @@ def _draw_panel(axes: Any, rows: Rows, name: str) -> None:
         axes.set_ylim(-0.03, 1.03)
     elif min(values) > 0 and max(values) / min(values) > _LOG_SCALE_FROM:
         axes.set_yscale("log")
-
-
-def series(rows: Rows, name: str) -> tuple[list[float], list[float]]:
-    """(environment steps, values) of the rows that have a value."""
-    pairs = [(row.get("env_steps") or 0.0, value) for row in rows if (value := row.get(name)) is not None]
-    return [step for step, _ in pairs], [value for _, value in pairs]
 
 
 def marker(values: Sized, most: int = 60) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -135,6 +136,14 @@ class RunModel:
             if variable.kind.is_for_others and values.get(variable.field) is not None
         }
         return {"params": self.run_json["attributes"], "config": self.run_json["config"], "variables": variables}
+
+    def series(self, name: str, *beside: str) -> list[list[float]]:
+        """The environment steps at which a metric has a finite value, ascending, these values, and those of the columns
+        `beside` it in the same rows: 0 where there is none.
+        """
+        rows = [row for row in self.rows if (value := row.get(name)) is not None and math.isfinite(value)]
+        rows.sort(key=lambda row: row.get("env_steps") or 0.0)
+        return [[row.get(column) or 0.0 for row in rows] for column in ("env_steps", name, *beside)]
 
     def best(self, metric: str = RETURN) -> float | None:
         """The value of the policy that is kept as the best one; else the highest after the first update.
@@ -349,12 +358,13 @@ def iteration_of(trainer: Mapping[str, Any]) -> str:
 def numbers(trainer: Mapping[str, Any]) -> dict[str, str]:
     """The trainer's progress as texts by their names in table and view; `-`: not known yet."""
     return {
-        "env steps": format_number(trainer.get("env_steps")),
+        "env steps": of_all(trainer.get("env_steps"), trainer.get("num_env_steps")),
         "updates/s": format_rate(trainer.get("updates_per_s")),
         "steps/s": format_rate(trainer.get("env_steps_per_s")),
         "train return": format_number(trainer.get("train_return")),
         "eval return": format_return(trainer),
         "best": format_number(trainer.get("best_eval_return")),
+        "success": "-" if trainer.get("eval_success") is None else f"{trainer['eval_success']:.0%}",
         "critic loss": format_number(trainer.get("critic_loss")),
         "actor loss": format_number(trainer.get("actor_loss")),
         "alpha": format_number(trainer.get("alpha")),
@@ -404,6 +414,13 @@ def format_number(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
+def of_all(done: int | None, total: int | None) -> str:
+    """`1,200/1,500`; `1,600 (1,500 asked for)`: the last iteration has more steps than are left."""
+    if done is None or not total:
+        return format_number(done)
+    return f"{done:,}/{total:,}" if done <= total else f"{done:,} ({total:,} asked for)"
+
+
 def format_rate(value: float | None) -> str:
     """`1,181`, `2.5`; `-` for None."""
     return format_number(value if value is None or abs(value) < 10 else round(value))
@@ -413,14 +430,6 @@ def format_return(trainer: Mapping[str, Any]) -> str:
     """The last evaluation, `-310.2 ± 40.1`."""
     mean, std = trainer.get("eval_return"), trainer.get("eval_return_std")
     return format_number(mean) if mean is None or std is None else f"{format_number(mean)} ± {format_number(std)}"
-
-
-def format_results(trainer: Mapping[str, Any], name: str = "eval") -> list[str]:
-    """`eval -310.2 ± 40.1`, `best -298.7`, `success 85%`: those that are known."""
-    texts = {name: format_return(trainer), "best": format_number(trainer.get("best_eval_return"))}
-    if trainer.get("eval_success") is not None:
-        texts["success"] = f"{trainer['eval_success']:.0%}"
-    return [f"{label} {text}" for label, text in texts.items() if text != "-"]
 
 
 def format_secs(secs: float | None) -> str:

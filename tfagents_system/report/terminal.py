@@ -25,11 +25,11 @@ from tfagents_system.report.status import (
     curriculum_values,
     fault_words,
     format_number,
-    format_results,
     format_secs,
     iteration_of,
     label,
     numbers,
+    of_all,
     problems,
     state_of,
     state_problems,
@@ -145,36 +145,22 @@ class ProgressView:
 
 
 def progress_line(status: Status) -> str:
-    """`[00:42] iteration 12/25  env_steps 4,800  updates/s 181 ...`: what is not known yet is left out."""
+    """`[00:42] iteration 12/25  env steps 4,800  updates/s 181 ...`: what is not known yet is left out."""
     run, trainer = status["run"], status["roles"].get(TRAINER, {})
     head = f"[{format_secs(run['updated_at'] - run['started_at'])}]"
-    texts = numbers(trainer)
-    if trainer.get("updates_per_s") is None:  # `replay serving, trainer waiting, worker_0 collecting  env_steps 400`.
+    if trainer.get("updates_per_s") is None:  # `replay serving, trainer waiting, worker_0 collecting  env steps 400`.
         parts = [", ".join(f"{role} {_state_in_words(beat)}" for role, beat in _roles(status, max_workers=2))]
         if env_steps := status["roles"].get(REPLAY, {}).get("env_steps"):
-            parts.append(f"env_steps {format_number(env_steps)}")
+            parts.append(f"env steps {format_number(env_steps)}")
     else:
-        parts = [
-            _OFFLINE if is_offline(trainer) else f"iteration {iteration_of(trainer)}",
-            f"env_steps {_of_all(trainer.get('env_steps'), trainer.get('num_env_steps'))}",
-            *(f"{name} {texts[name]}" for name in ("updates/s", "steps/s")),
-            *([f"train {texts['train return']}"] if texts["train return"] != "-" else []),
-            *format_results(trainer),
-            *(f"{name} {value}" for name, value in curriculum_values(status).items()),
-            *([f"alpha {texts['alpha']}"] if texts["alpha"] != "-" else []),
-            f"left {format_secs(trainer.get('time_left_s'))}",
-        ]
+        known = {name: text for name, text in numbers(trainer).items() if text != "-" and "loss" not in name}
+        known |= {**curriculum_values(status), "left": format_secs(trainer.get("time_left_s"))}
+        parts = [_OFFLINE if is_offline(trainer) else f"iteration {iteration_of(trainer)}"]
+        parts += [f"{name} {text}" for name, text in known.items()]
     # Of what simulators have raised only how often, since a line is one of many.
     warnings = [*state_problems(status, run["updated_at"]), fault_words(status)]
     parts += [f"! {problem}" for problem in warnings if problem]
     return f"{head} {'  '.join(parts)}"
-
-
-def _of_all(done: int | None, total: int | None) -> str:
-    """`1,200/1,500`; `1,600 (1,500 asked for)`: the last iteration has more steps than are left."""
-    if done is None or not total:
-        return format_number(done)
-    return f"{done:,}/{total:,}" if done <= total else f"{done:,} ({total:,} asked for)"
 
 
 def render(status: Status, width: int = 80, height: int = 50) -> RenderableType:
@@ -207,7 +193,7 @@ def _progress(trainer: Mapping[str, Any]) -> RenderableType:
     unit, done, total = "iteration", trainer.get("iteration") or 0, trainer.get("num_iter")
     if trainer.get("num_env_steps"):
         unit, done, total = "env steps", trainer.get("env_steps") or 0, trainer["num_env_steps"]
-    words, share = f"{unit} {_of_all(done, total)}", f"{min(1, done / total):.0%}" if total else ""
+    words, share = f"{unit} {of_all(done, total)}", f"{min(1, done / total):.0%}" if total else ""
     if is_offline(trainer):
         words, share, done = f"{_OFFLINE}: {format_number(trainer.get('train_step'))}", "", 0
     grid = Table.grid(padding=(0, 1), expand=True)
@@ -222,8 +208,6 @@ def _numbers(status: Status) -> RenderableType:
     trainer = status["roles"].get(TRAINER, {})
     env_steps = trainer.get("env_steps") or status["roles"].get(REPLAY, {}).get("env_steps")
     texts = numbers({**trainer, "env_steps": env_steps})
-    if trainer.get("eval_success") is not None:
-        texts["eval success"] = f"{trainer['eval_success']:.0%}"
     pairs = [Text(f"{name} ", style="dim").append(text, "default") for name, text in texts.items()]
     return Columns(pairs, padding=(0, 3))
 

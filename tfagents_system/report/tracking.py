@@ -34,7 +34,7 @@ WANDB_MODES = ("online", "offline")
 # Variables of the packages themselves. `sac track` sets those that the run had.
 LIBRARY_VARIABLES = ("WANDB_PROJECT", "WANDB_ENTITY", "WANDB_RUN_GROUP", "WANDB_TAGS", "MLFLOW_EXPERIMENT_NAME")
 _DEFAULT_PROJECT = "tfagents_system"
-_FIRST_RETRY_SECS, _LAST_RETRY_SECS = 10.0, 300.0
+_RETRY_SECS = 30.0
 _ROWS_AT_ONCE = 10
 _SENT = "tracked/rows"  # At Weights & Biases: how many rows it has.
 _WANDB_INIT_SECS = 60
@@ -247,7 +247,7 @@ class Feed:
         self.destination, self.problem = destination, ""
         self._paths, self._settings, self._say = model.paths, model.settings, say
         self._sent: dict[str, Any] = (read_json(self._paths.tracking_sent) or {}).get(destination.key, {})
-        self.has_begun, self._retry_secs, self._next_at = False, _FIRST_RETRY_SECS, 0.0
+        self.has_begun, self._next_at = False, 0.0
 
     def take(self, rows: Sequence[Row]) -> None:
         """Sends what is new of all rows, unless an attempt has failed a moment ago."""
@@ -270,7 +270,7 @@ class Feed:
             return
         if self.problem:
             self._say(f"{self.destination.name} takes rows again")
-        self.problem, self._retry_secs = "", _FIRST_RETRY_SECS
+        self.problem = ""
 
     def unsent(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Those that the destination does not have."""
@@ -290,8 +290,7 @@ class Feed:
         if problem != self.problem:
             self._say(f"{self.destination.name} takes no rows ({problem}): it is tried again, and nothing is lost")
         self.problem, self.has_begun = problem, False
-        self._next_at = time.monotonic() + self._retry_secs
-        self._retry_secs = min(2 * self._retry_secs, _LAST_RETRY_SECS)
+        self._next_at = time.monotonic() + _RETRY_SECS
 
 
 class Tracker:

@@ -198,7 +198,7 @@ def _in_words(owner: Holder) -> str:
     return f"the run with {owner}" if owner.pid else "another run"
 
 
-def owner_of_run(paths: RunPaths, lock: RunLock | None = None) -> str | None:
+def owner_of_run(paths: RunPaths) -> str | None:
     """Who holds a run directory, in words; None if nobody does, or an earlier start of this job. Nothing is written.
 
     A holder whose flock this machine does not see is none: `RunLock.acquire` waits for its heartbeat.
@@ -208,7 +208,7 @@ def owner_of_run(paths: RunPaths, lock: RunLock | None = None) -> str | None:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return None if (lock or RunLock(paths))._is_earlier_start_of_this_job(owner) else _in_words(owner)
+            return None if RunLock(paths)._is_earlier_start_of_this_job(owner) else _in_words(owner)
     return None
 
 
