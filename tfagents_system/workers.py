@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from tfagents_system.envs import loading
-from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.curriculum import Curriculum, Values
 from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
 from tfagents_system.envs.hooks import COLLECT, EVAL
-from tfagents_system.envs.loading import AnyEnvironment
+from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.machine import processes
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
@@ -101,7 +100,7 @@ class WorkerEnvironments:
         self._in_a_row: collections.Counter[Place] = collections.Counter()
         self.faults = self.eval_faults = 0
         self.last_fault = ""
-        self.collect, self.evaluation = list[AnyEnvironment](), list[AnyEnvironment]()
+        self.collect, self.evaluation = list[TrainingEnvironment](), list[TrainingEnvironment]()
         for index in range(count if collects else eval_count):
             if collects:
                 self.collect.append(self._build(Place(False, index)))
@@ -113,7 +112,7 @@ class WorkerEnvironments:
                 self.close()
                 raise UserError(several_devices(count))
         envs = self.collect or self.evaluation
-        if count > 1 and any(isinstance(env, BatchedEnvironment) for env in envs):
+        if count > 1 and any(env.is_vector for env in envs):
             raise UserError(several_vectors(count, envs[0].num_lanes))
 
     @property
@@ -241,7 +240,7 @@ class WorkerEnvironments:
         """The place whose environment is used there."""
         return Place(False, place.number) if self._is_shared else place
 
-    def _build(self, place: Place) -> AnyEnvironment:
+    def _build(self, place: Place) -> TrainingEnvironment:
         kind, stream = (EVAL, EVAL_STREAM) if place.is_eval else (COLLECT, COLLECT_STREAM)
         times = self._built[place]
         # The first one's seeds are the same for any number of environments.
@@ -256,7 +255,6 @@ class WorkerEnvironments:
             name=place.name,
             process=self._process,
             collect_env=self.collect[place.number] if place.is_eval and self.collect else None,
-            has_all_lanes=True,
         )
 
 

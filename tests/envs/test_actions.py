@@ -15,7 +15,6 @@ from tf_agents.specs import array_spec
 
 from tfagents_system.envs import specs
 from tfagents_system.envs.actions import actions_of, random_actions
-from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 
@@ -92,10 +91,10 @@ def test_each_number_plays_its_action_exactly(space: Any, rows: list[Any]) -> No
 def test_lanes_play_them_exactly(space: Any, rows: list[Any]) -> None:
     own = [GymnasiumTold(space) for _ in rows]
     waiting = iter(own)
-    env = BatchedEnvironment(gymnasium.vector.SyncVectorEnv([lambda: next(waiting)] * len(own)), 100)
+    env = TrainingEnvironment(gymnasium.vector.SyncVectorEnv([lambda: next(waiting)] * len(own)), 100)
     columns = env.new_columns()
-    env.reset(columns)
-    env.step([np.arange(len(rows), dtype=np.int32)], columns)
+    env.reset_lanes(columns)
+    env.step_lanes([np.arange(len(rows), dtype=np.int32)], columns)
     assert [np.asarray(lane.got[0]).tolist() for lane in own] == rows
 
 
@@ -110,10 +109,10 @@ def test_of_gym_and_of_tf_agents() -> None:
         assert inner.got == [6, 4, 5], "GymWrapper's own spec begins with 0"
     lanes = [GymTold(gym.spaces.MultiBinary(2)) for _ in range(2)]
     batched = batched_py_environment.BatchedPyEnvironment([gym_wrapper.GymWrapper(lane) for lane in lanes])
-    batch = BatchedEnvironment(batched, 100)
+    batch = TrainingEnvironment(batched, 100)
     columns = batch.new_columns()
-    batch.reset(columns)
-    batch.step([np.array([2, 1], np.int32)], columns)
+    batch.reset_lanes(columns)
+    batch.step_lanes([np.array([2, 1], np.int32)], columns)
     assert [lane.got[0].tolist() for lane in lanes] == [[1, 0], [0, 1]]
 
 
@@ -202,13 +201,13 @@ def test_all_actions_are_drawn_equally_often() -> None:
 def test_lanes_remember_as_single_environments_do() -> None:
     alone = TrainingEnvironment(GymnasiumTold(SPACES.Discrete(3)), 100, action_history=2)
     vector = gymnasium.vector.SyncVectorEnv([lambda: GymnasiumTold(SPACES.Discrete(3))] * 2)
-    lanes = BatchedEnvironment(vector, 100, action_history=2)
+    lanes = TrainingEnvironment(vector, 100, action_history=2)
     columns = lanes.new_columns()
     history = columns.observation[0][1]
     alone.reset()
-    lanes.reset(columns)
+    lanes.reset_lanes(columns)
     for index in (1, 2, 0):
         step = alone.step(np.asarray(index, np.int32))
-        lanes.step([np.array([index, 0], np.int32)], columns)
+        lanes.step_lanes([np.array([index, 0], np.int32)], columns)
         np.testing.assert_array_equal(history[0], step.observation["action_history"])
     assert history.tolist() == [[0, 0, 1, 1, 0, 0], [1, 0, 0, 1, 0, 0]]

@@ -33,7 +33,7 @@ def test_observations_rewards_actions_and_ends_pass_unchanged(each_user: Folder)
     assert truncated.step(zeros(truncated)).is_first()
 
 
-def test_actions_arrive_scaled_and_are_the_environments_to_keep(user: Folder) -> None:
+def test_actions_arrive_scaled_and_of_the_info_passes_what_training_looks_at(user: Folder) -> None:
     env = user.make()
     env.reset()
     seen = []
@@ -41,15 +41,20 @@ def test_actions_arrive_scaled_and_are_the_environments_to_keep(user: Folder) ->
         env.step(np.array(action, np.float32))
         seen.append(env.info["log/action"])
     assert seen == [-2.0, 2.0, 1.0]
-
-
-def test_of_the_info_only_what_training_looks_at_passes(user: Folder) -> None:
-    env = user.make()
-    steps(env, 2)
     recorded = {"record/zone", "record/at", "record/track"}
     assert set(env.info) == {"log/first", "log/action", "is_success"} | recorded and env.info["is_success"] is True
-    assert env.info["record/zone"] == 2 and env.info["record/track"] == "a"
+    assert env.info["record/zone"] == 3 and env.info["record/track"] == "a"
     np.testing.assert_array_equal(env.info["record/at"], [0.1, np.nan])
+    # An episode of an evaluation is told once.
+    masses = []
+    for number in (None, 0, 3, None):
+        env.evaluation_episode = number
+        masses.append(float(env.reset().observation[1]))
+    assert masses == [1.0, 100.0, 103.0, 103.0]
+    env.set_state({"mass": np.float64(2.5)})
+    assert env.step(zeros(env)).observation.tolist()[:2] == [0.0, 2.5]
+    with pytest.raises(Exception, match=r"KeyError: 'no parameter but mass' \(my_envs.py, line \d+\)"):
+        env.set_state({"friction": 1.0})
 
 
 def test_functions_of_goals_are_called_on_the_other_side(user: Folder) -> None:
@@ -85,18 +90,6 @@ def test_seeds_arrive_once_and_the_generators_of_its_process_are_seeded_as_here(
     assert of_seed[0] == of_seed[1] and all(a != b for a, b in zip(of_seed[1], of_seed[2], strict=True))
 
 
-def test_an_episode_of_an_evaluation_is_told_once(user: Folder) -> None:
-    env = user.make()
-    masses = []
-    for number in (None, 0, 3, None):
-        env.evaluation_episode = number
-        masses.append(float(env.reset().observation[1]))
-    assert masses == [1.0, 100.0, 103.0, 103.0]
-    old = user.make("Old")
-    old.evaluation_episode = 4
-    assert old.reset().is_first(), "one that has no such method is not told"
-
-
 def test_nests_of_every_kind_of_space(each_user: Folder) -> None:
     env = each_user.make("Nested")
     env.reset()
@@ -111,24 +104,16 @@ def test_nests_of_every_kind_of_space(each_user: Folder) -> None:
 
 
 def test_old_gym_environments(each_user: Folder) -> None:
-    env = each_user.make("Old", terminate_at=3)
-    first, *later = steps(env, 3)
-    assert first.observation.tolist() == [11 % 5] and [float(s.discount) for s in later] == [1.0, 1.0, 0.0]
-    limited = each_user.make("Old", truncate_at=2)
-    assert [float(time_step.discount) for time_step in steps(limited, 2)] == [1.0, 1.0, 1.0]
-
-
-def test_set_state_and_its_errors(user: Folder) -> None:
-    env = user.make()
-    env.set_state({"mass": np.float64(2.5)})
-    assert env.step(zeros(env)).observation.tolist()[:2] == [0.0, 2.5]
-    with pytest.raises(Exception, match=r"KeyError: 'no parameter but mass' \(my_envs.py, line \d+\)"):
-        env.set_state({"friction": 1.0})
-    other = user.make("Old")
+    env = each_user.make("Old", truncate_at=2)
+    first, *later = steps(env, 2)
+    assert first.observation.tolist() == [11 % 5] and [float(s.discount) for s in later] == [1.0, 1.0]
     with pytest.raises(UserError, match="Old has no parameter 'mas' that can be set: it knows .*terminate_at"):
-        other.set_state({"mas": 1.0})
-    other.set_state({"terminate_at": 1})
-    assert [time_step.is_last() for time_step in steps(other, 1)] == [False, True]
+        env.set_state({"mas": 1.0})
+    env.evaluation_episode = 4  # It has no such method, and is not told.
+    env.set_state({"terminate_at": 1})
+    assert [float(time_step.discount) for time_step in steps(env, 1)] == [1.0, 0.0]
+    with pytest.raises(UserError, match="Old can't be drawn"):
+        env.render_frame()
 
 
 def test_pictures(user: Folder) -> None:
@@ -139,10 +124,6 @@ def test_pictures(user: Folder) -> None:
         frame = env.render_frame()
         assert frame.shape == (6, 8, 3) and frame.dtype == np.uint8 and (frame == 2).all()
         assert env.frames_per_second == 17.0
-    old = user.make("Old")
-    steps(old, 1)
-    with pytest.raises(UserError, match="Old can't be drawn"):
-        old.render_frame()
 
 
 def test_an_installed_package_brings_no_other_packages_along(

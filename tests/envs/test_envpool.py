@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from tfagents_system.envs.batched_environment import BatchedEnvironment
+from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder
@@ -45,7 +45,7 @@ def return_of_gymnasium(first, actions):
 
 
 def test_episodes_have_the_returns_of_gymnasium_lengths_and_ends_too():
-    env = BatchedEnvironment(envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=LANES, seed=3), HORIZON)
+    env = TrainingEnvironment(envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=LANES, seed=3), HORIZON)
     episodes, segments = collect(env, 10)
     assert len(segments) == len(episodes) == 10
     for episode, segment in zip(episodes, segments, strict=True):
@@ -57,7 +57,7 @@ def test_episodes_have_the_returns_of_gymnasium_lengths_and_ends_too():
 
 
 def test_a_horizon_below_its_own_limit_resets_single_lanes():
-    env = BatchedEnvironment(envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=LANES, seed=3), 50)
+    env = TrainingEnvironment(envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=LANES, seed=3), 50)
     episodes, segments = collect(env, 9)
     assert [episode.length for episode in episodes] == [50] * 9
     for segment in segments:
@@ -69,7 +69,7 @@ def test_a_horizon_below_its_own_limit_resets_single_lanes():
 def test_seeds_are_taken_when_it_is_built_and_can_not_be_given_later():
     returns = []
     for seed in (3, 3, 4):
-        env = BatchedEnvironment(
+        env = TrainingEnvironment(
             envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=LANES, seed=seed), HORIZON, seed=7
         )
         assert not env.can_reseed

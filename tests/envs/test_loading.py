@@ -30,50 +30,52 @@ class Recording(FakeParams):
         return CounterEnv()
 
 
-def test_arguments_and_seed_reach_env_ctor() -> None:
-    class Params(Recording):
-        def collect_env_args_kwargs(self, id: int = 0) -> Any:
-            return (id,), {"task": "walk"}
-
-        def eval_env_args_kwargs(self, id: int = 0, collect_env: Any = None) -> Any:
-            return (), {"worker": id, "like": collect_env}
-
-    params = Params(CONFIG)
-    collect_env = loading.make_collect_env(params, 3, 11)
-    loading.make_eval_env(params, 3, collect_env, 12)
-    assert params.calls[0] == ((3,), 11, {"task": "walk"})
-    assert params.calls[1] == ((), 12, {"worker": 3, "like": collect_env.user_env})
-    assert collect_env.user_env is params.calls[1][2]["like"]
+def of_keywords(self: Any, id: int = 0) -> Any:
+    return (id,), {"task": "walk"}
 
 
-def test_hooks_that_take_only_self() -> None:
-    class Params(Recording):
-        def collect_env_args_kwargs(self) -> Any:  # type: ignore[override]
-            return (1,), {}
-
-        def eval_env_args_kwargs(self) -> Any:  # type: ignore[override]
-            return [2], {}
-
-    params = Params(CONFIG)
-    env = loading.make_collect_env(params, 0, 1)
-    loading.make_eval_env(params, 0, env, 1)
-    loading.make_play_env(params, 1, render=False)
-    assert [args for args, _, _ in params.calls] == [(1,), (2,), (2,)]
+def of_self(self: Any) -> Any:
+    return [1], {}
 
 
-def test_hooks_with_names_of_their_own() -> None:
-    class Params(Recording):
-        def collect_env_args_kwargs(self, worker: int) -> Any:  # type: ignore[override]
-            return (worker,), {}
+def of_another_name(self: Any, worker: int) -> Any:
+    return (worker,), {}
 
-        def eval_env_args_kwargs(self, **kwargs: Any) -> Any:  # type: ignore[override]
-            return (), kwargs
 
-    params = Params(CONFIG)
-    env = loading.make_collect_env(params, 5, 1)
-    loading.make_eval_env(params, 6, env, 1)
-    assert params.calls[0][0] == (5,)
-    assert params.calls[1][2] == {"id": 6, "collect_env": env.user_env}
+def with_a_seed(self: Any, id: int = 0) -> Any:
+    return (), {"seed": 77}
+
+
+@pytest.mark.parametrize(
+    ("hook", "call"),
+    [
+        (of_keywords, ((3,), 11, {"task": "walk"})),
+        (of_self, ((1,), 11, {})),
+        (of_another_name, ((3,), 11, {})),
+        (with_a_seed, ((), 77, {})),
+    ],
+)
+def test_hooks_are_called_with_what_they_take_and_env_ctor_with_what_they_return(hook: Any, call: Any) -> None:
+    params = type("Params", (Recording,), {"collect_env_args_kwargs": hook})(CONFIG)
+    loading.make_collect_env(params, 3, 11)
+    assert params.calls == [call]
+
+
+def of_both(self: Any, id: int = 0, collect_env: Any = None) -> Any:
+    return (), {"id": id, "collect_env": collect_env}
+
+
+def of_any_name(self: Any, **kwargs: Any) -> Any:
+    return (), kwargs
+
+
+@pytest.mark.parametrize("hook", [of_both, of_any_name])
+def test_an_evaluation_environment_gets_the_environment_beside_it(hook: Any) -> None:
+    params = type("Params", (Recording,), {"eval_env_args_kwargs": hook})(CONFIG)
+    env = loading.make_collect_env(params, 6, 1)
+    loading.make_eval_env(params, 6, env, 2**32 - 1)
+    seed = 2**31 - 1  # Fits into a signed integer.
+    assert params.calls[1] == ((), seed, {"id": 6, "collect_env": env.user_env})
 
 
 def test_env_ctor_without_a_seed() -> None:
@@ -87,22 +89,6 @@ def test_env_ctor_without_a_seed() -> None:
     env = loading.make_collect_env(NoSeed(CONFIG), 0, 9)
     env.reset()
     assert env.user_env.terminate_at == 7 and env.user_env.seeds == [9]
-
-
-def test_seed_in_the_users_own_arguments_wins() -> None:
-    class Params(Recording):
-        def collect_env_args_kwargs(self, id: int = 0) -> Any:
-            return (), {"seed": 77}
-
-    params = Params(CONFIG)
-    loading.make_collect_env(params, 0, 1)
-    assert params.calls == [((), 77, {})]
-
-
-def test_seeds_fit_into_a_signed_integer() -> None:
-    params = Recording(CONFIG)
-    loading.make_collect_env(params, 0, 2**32 - 1)
-    assert params.calls[0][1] == 2**31 - 1
 
 
 @pytest.mark.parametrize("result", [None, {}, (), ((), {}, 1), ({}, ()), (3, {})])

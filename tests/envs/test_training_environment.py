@@ -8,7 +8,7 @@ import gym
 import gymnasium
 import numpy as np
 import pytest
-from tf_agents.environments import py_environment, suite_gym, wrappers
+from tf_agents.environments import suite_gym, utils, wrappers
 from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
@@ -39,6 +39,8 @@ def test_float64_observations_become_float32_copies() -> None:
     assert [float(step.reward) for step in steps] == [0.0, 0.5, 1.0, 1.5]
     assert steps[1].reward.dtype == steps[1].discount.dtype == np.float32
     assert [int(step.step_type) for step in steps] == [0, 1, 1, 2]
+    assert env.step(np.zeros(2, np.float32)).is_first(), "another episode"
+    utils.validate_py_environment(env, episodes=2)
 
 
 def test_actions_are_scaled_from_minus_one_one_to_the_environments_bounds() -> None:
@@ -113,13 +115,6 @@ def test_duck_typed_environment_with_pairs_as_observations() -> None:
     assert last.is_last() and float(last.discount) == 0.0 and env.info == {}
 
 
-def test_step_after_the_end_starts_the_next_episode() -> None:
-    env = TrainingEnvironment(NumberedEnv(worker=7), horizon=2)
-    run_episode(env)
-    first = env.step(np.zeros(2, np.float32))
-    assert first.is_first() and first.observation.tolist() == [7, 1, 0]
-
-
 def test_info_is_that_of_the_last_step() -> None:
     env = TrainingEnvironment(CounterEnv(), horizon=5)
     env.reset()
@@ -154,40 +149,30 @@ def test_seed_reaches_every_kind_once() -> None:
 # Parameters.
 
 
-def test_set_state_of_the_environment_itself() -> None:
-    inner = NumberedEnv()
-    env = TrainingEnvironment(wrappers.TimeLimit(inner, 5), 10)
-    env.set_state({"mass": 2.0})
-    assert inner.states == [{"mass": 2.0}]
+class WithState(CounterEnv):
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.state = state
 
 
-def test_attribute_of_the_unwrapped_environment() -> None:
-    env = TrainingEnvironment(gymnasium.make("Pendulum-v1"), 10)
-    env.set_state({"m": 2.5})
-    assert env.user_env.unwrapped.m == 2.5
-    old = TrainingEnvironment(suite_gym.load("Pendulum-v1"), 10)
-    old.set_state({"l": 1.5})
-    assert old.user_env.gym.unwrapped.l == 1.5
+class Cheetah(CounterEnv):
+    def set_state(self, qpos: Any, qvel: Any) -> None:
+        raise AssertionError
 
 
-def test_mujocos_set_state_is_another_thing() -> None:
-    class Cheetah(CounterEnv):
-        def set_state(self, qpos: Any, qvel: Any) -> None:
-            raise AssertionError
-
-    inner = Cheetah()
-    TrainingEnvironment(inner, 10).set_state({"mass": 3})
-    assert inner.mass == 3
-
-
-def test_set_state_of_a_gym_environment_below_a_wrapper() -> None:
-    class WithState(CounterEnv):
-        def set_state(self, state: dict[str, Any]) -> None:
-            self.state = state
-
-    inner = WithState()
-    TrainingEnvironment(gymnasium.wrappers.TimeLimit(inner, 9), 10).set_state({"anything": 3})
-    assert inner.state == {"anything": 3}
+@pytest.mark.parametrize(
+    ("env", "state", "get"),
+    [
+        (wrappers.TimeLimit(own := NumberedEnv(), 5), {"mass": 2.0}, lambda: own.states == [{"mass": 2.0}]),
+        (pendulum := gymnasium.make("Pendulum-v1"), {"m": 2.5}, lambda: pendulum.unwrapped.m == 2.5),
+        (old := suite_gym.load("Pendulum-v1"), {"l": 1.5}, lambda: old.gym.unwrapped.l == 1.5),
+        (cheetah := Cheetah(), {"mass": 3}, lambda: cheetah.mass == 3),
+        (gymnasium.wrappers.TimeLimit(below := WithState(), 9), {"any": 3}, lambda: below.state == {"any": 3}),
+    ],
+    ids=["its own", "attribute", "attribute in TF-Agents", "MuJoCo's is another thing", "below a wrapper"],
+)
+def test_state_is_set_by_the_environments_own_method_else_as_attributes(env: Any, state: Any, get: Any) -> None:
+    TrainingEnvironment(env, 10).set_state(state)
+    assert get()
 
 
 def test_unknown_parameter_names_those_it_knows() -> None:
@@ -314,14 +299,6 @@ def test_environment_that_starts_over_by_itself_is_a_fault() -> None:
     env.reset()
     with pytest.raises(EnvironmentFault, match="FIRST"):
         env.step(np.zeros(2, np.float32))
-
-
-def test_it_is_a_valid_py_environment() -> None:
-    from tf_agents.environments import utils
-
-    env = TrainingEnvironment(CounterEnv(truncate_at=5), 10)
-    assert isinstance(env, py_environment.PyEnvironment)
-    utils.validate_py_environment(env, episodes=2)
 
 
 def test_actions_of_several_dimensions_are_vectors_for_the_agent() -> None:

@@ -171,14 +171,6 @@ class Wrong(Counter):
         return super().step(action)
 
 
-class Integers(Counter):
-    observation_space = spaces.Box(0, 255, (2,), np.uint8)
-
-    def reset(self, **kwargs):
-        self.steps += 1
-        return [np.array([0.5, 0.5]), np.array([1, 300])][self.steps - 1], {}
-
-
 class Text(Counter):
     observation_space = spaces.Text(5)
 

@@ -10,7 +10,6 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from tests.support.lanes_for_tests import NumberedLane, vector_of
-from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.actors import EpisodeShare
@@ -97,7 +96,7 @@ def single(cuts="plain", **kwargs):
 
 
 def batched(mode, cuts="plain", of=None, **kwargs):
-    env = BatchedEnvironment(vector_of(of or lanes(), mode), HORIZON, potential=potential)
+    env = TrainingEnvironment(vector_of(of or lanes(), mode), HORIZON, potential=potential)
     return Collected(Rollout, env, cuts, **kwargs)
 
 
@@ -250,7 +249,7 @@ def test_after_a_fault_the_whole_vector_is_replaced_and_the_steps_before_it_are_
 
     def vector(fails):
         own = [NumberedLane(lane, (6,), fails=fails if lane == 1 else None) for lane in range(3)]
-        return BatchedEnvironment(vector_of(own, mode), HORIZON)
+        return TrainingEnvironment(vector_of(own, mode), HORIZON)
 
     envs = [vector((1, 3))]
 
@@ -277,7 +276,7 @@ def test_an_evaluation_counts_each_episode_that_it_began_with_its_return_up_to_a
     def envs_of(fails):
         own = [NumberedLane(lane, (6,), fails=fails if lane == 1 else None) for lane in range(3)]
         if is_vector:
-            return [BatchedEnvironment(vector_of(own, AutoresetMode.SAME_STEP), HORIZON)]
+            return [TrainingEnvironment(vector_of(own, AutoresetMode.SAME_STEP), HORIZON)]
         return [TrainingEnvironment(lane, HORIZON) for lane in own]
 
     envs = envs_of((0, 4))
@@ -307,7 +306,7 @@ def test_where_values_of_the_curriculum_are_due_all_lanes_begin_anew():
 
 def test_long_runs_move_their_columns_and_lose_nothing():
     own = [NumberedLane(lane, (lengths,)) for lane, lengths in enumerate((900, 7, 333))]
-    env = BatchedEnvironment(vector_of(own, AutoresetMode.SAME_STEP), 1000)
+    env = TrainingEnvironment(vector_of(own, AutoresetMode.SAME_STEP), 1000)
     ours = Collected(Rollout, env, "sequences", max_steps=11)
     for _ in range(20):
         ours.rollout.steps(150)

@@ -8,7 +8,6 @@ from gymnasium.vector import AutoresetMode
 
 from tests.support.lanes_for_tests import NumberedLane, vector_of
 from tfagents_system.envs import loading
-from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.train_params_base import TrainParamsBase
@@ -23,7 +22,7 @@ def environment(potential):
 def test_it_is_that_of_the_newest_observation():
     env = environment(lambda observation: 10.0 * observation[2])
     columns = env.new_columns(3)
-    env.reset_lane(columns)
+    env.reset_lanes(columns)
     for columns.row in range(3):
         env.step_lane([ACTION], columns)
     assert columns.potential.ravel().tolist() == [0.0, 10.0, 20.0, 30.0]
@@ -54,9 +53,9 @@ def test_so_it_is_at_a_reset_and_in_lanes():
     with pytest.raises(EnvironmentFault, match="ValueError: no map"):
         environment(broken).reset()
     lanes = [NumberedLane(lane, (9,)) for lane in range(3)]
-    env = BatchedEnvironment(vector_of(lanes, AutoresetMode.SAME_STEP), 9, potential=broken)
+    env = TrainingEnvironment(vector_of(lanes, AutoresetMode.SAME_STEP), 9, potential=broken)
     with pytest.raises(EnvironmentFault, match="a reset of its lanes: ValueError: no map"):
-        env.reset(env.new_columns())
+        env.reset_lanes(env.new_columns())
 
 
 @pytest.mark.parametrize("has_own", [True, False])
@@ -72,5 +71,5 @@ def test_environments_that_evaluate_have_none(has_own):
     evaluating = loading.make_eval_env(params, 0, collecting, 1)
     columns = collecting.new_columns()
     assert (columns.potential is not None, evaluating.new_columns().potential) == (has_own, None)
-    collecting.reset_lane(columns)
+    collecting.reset_lanes(columns)
     assert not has_own or columns.potential[0, 0] == 7.0

@@ -16,7 +16,6 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.acting import LaneActor
 from tests.support.acting import action as action_of
 from tests.support.fakes import FakeParams, agent_of
-from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.run_files.episodes import RecordedEpisode
@@ -146,7 +145,7 @@ def test_lanes_of_a_vector_environment_are_recorded_as_single_environments_are(s
     observer, actor = Whole(), Alternating()
     lengths = (3, 5, 4)
     lanes = [lambda lane=lane, length=length: Told(lane, length) for lane, length in enumerate(lengths)]
-    env = BatchedEnvironment(SyncVectorEnv(lanes, autoreset_mode=AutoresetMode.SAME_STEP), HORIZON)
+    env = TrainingEnvironment(SyncVectorEnv(lanes, autoreset_mode=AutoresetMode.SAME_STEP), HORIZON)
     rollout = Rollout([env], actor, new_record=recorder(observer, actor).begin)
     if steps:
         while len(observer.seen) < 9:

@@ -1,123 +1,65 @@
-"""One interface to gym, Gymnasium and TF-Agents environments, which hides their differences."""
+"""PyEnvironments of TF-Agents and vector environments behind the interface of `Backend`.
+
+Lanes of a vector environment have episodes of their own. They differ in when a lane that has ended begins its next
+one. Gymnasium calls it the autoreset mode:
+
+    SAME_STEP   with the step that ends the episode: it returns the next one's first observation, `info` the last one
+    NEXT_STEP   with the step after it, which ignores the lane's action; EnvPool does so, too
+    DISABLED    by `reset(options={"reset_mask": ...})`, which is called here after each step that ends episodes
+
+Lanes of PyEnvironments are reset here, too.
+"""
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Callable, Iterator, Mapping
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import tree
 from tf_agents.environments import gym_wrapper, py_environment, tf_environment, wrappers
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs import gym_driver
-from tfagents_system.envs.gym_driver import TRUNCATED, GymDriver, StepResult, gym_layers, space_nest
+from tfagents_system.envs.gym_driver import (
+    TRUNCATED,
+    Backend,
+    GymBackend,
+    StepResult,
+    gym_layers,
+    render_gym,
+    space_nest,
+)
 from tfagents_system.envs.specs import spaces_of_array_specs
 from tfagents_system.errors import UserError
 
+SAME_STEP, NEXT_STEP, DISABLED = "SameStep", "NextStep", "Disabled"
 _FIRST, _LAST = int(ts.StepType.FIRST), int(ts.StepType.LAST)
 _NOTHING: dict[str, Any] = {}
 
 
-class Backend(abc.ABC):
-    """An environment of any library.
-
-    Attributes:
-      user_env: What `env_ctor` returned.
-      observation_spaces, action_spaces: Nests of the environment's own spaces, with its shapes and bounds.
-    """
-
-    user_env: Any
-    observation_spaces: Any
-    action_spaces: Any
-
-    @abc.abstractmethod
-    def reseed(self, seed: int) -> None:
-        """See GymDriver; so for `reset` and `step`."""
-
-    @abc.abstractmethod
-    def reset(self) -> Any: ...
-
-    @abc.abstractmethod
-    def step(self, action: Any) -> StepResult: ...
-
-    @abc.abstractmethod
-    def render(self) -> Any:
-        """A picture of the current state, as the environment returns it."""
-
-    @abc.abstractmethod
-    def layers(self) -> Iterator[Any]:
-        """The environment and those it wraps, outermost first."""
-
-    def close(self) -> None:
-        """Frees what the environment holds."""
-        close = getattr(self.user_env, "close", None)
-        if callable(close):
-            close()
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Sets parameters with the environment's own `set_state(dict)`, otherwise as attributes.
-
-        Raises:
-          UserError: The attribute does not exist or holds no number.
-        """
-        gym_driver.set_state(self.layers(), state)
-
-
 def make_backend(env: Any, seed: int | None) -> Backend:
-    """Wraps what `env_ctor` returned; of several environments in one the first lane.
+    """Wraps what `env_ctor` returned.
 
     Args:
-      env: A PyEnvironment, a gym or Gymnasium environment, or an object with the methods of the latter.
+      env: A PyEnvironment, a gym or Gymnasium environment, a vector environment, an object with the methods of one of
+        these, or a Backend, which is its own.
       seed: Seeds the environment once, before its first episode; None leaves it as it is.
 
     Raises:
       UserError: It is none of these, or SAC can't use its spaces.
     """
+    if isinstance(env, Backend):
+        if seed is not None:
+            env.reseed(seed)
+        return env
     if isinstance(env, tf_environment.TFEnvironment):
         raise UserError(f"env_ctor returned the TFEnvironment {env!r}: return the PyEnvironment inside it")
-    if is_batched(env):
-        from tfagents_system.envs.batched_environment import PyLanesBackend, VectorBackend
-
-        is_py = isinstance(env, py_environment.PyEnvironment)
-        return PyLanesBackend(env, seed) if is_py else VectorBackend(env, seed)
     if isinstance(env, py_environment.PyEnvironment):
-        return PyBackend(env, seed)
-    gym_driver.check_is_gym(env)
-    return GymBackend(env, seed)
-
-
-def is_batched(env: Any) -> bool:
-    """Whether `env_ctor` has returned several environments in one."""
-    if isinstance(env, py_environment.PyEnvironment):
-        return bool(env.batched)
-    return gym_driver.is_vector_env(env)
-
-
-def _action_spaces(env: py_environment.PyEnvironment) -> Any:
-    """Those of the environment; a GymWrapper's own spec says that the numbers of any Discrete begin with 0."""
-    inner = env
-    while isinstance(inner, wrappers.PyEnvironmentBaseWrapper):
-        inner = inner.wrapped_env()
-    if isinstance(inner, gym_wrapper.GymWrapper) and env.action_spec() == inner.action_spec():
-        return space_nest(inner.gym.action_space)
-    return spaces_of_array_specs(env.action_spec())
-
-
-class GymBackend(GymDriver, Backend):
-    """gym, Gymnasium, and classes that look like them: driven by GymDriver."""
-
-    def __init__(self, env: Any, seed: int | None) -> None:
-        self.user_env = env
-        self.observation_spaces, self.action_spaces = map(space_nest, (env.observation_space, env.action_space))
-        super().__init__(env, seed)
-
-    def render(self) -> Any:
-        from tfagents_system.envs import rendering
-
-        return rendering.render_gym(self.user_env)
-
-    def layers(self) -> Iterator[Any]:
-        return gym_layers(self.user_env)
+        return PyLanesBackend(env, seed) if env.batched else PyBackend(env, seed)
+    return VectorBackend(env, seed) if gym_driver.is_vector_env(env) else GymBackend(env, seed)
 
 
 class PyBackend(Backend):
@@ -127,16 +69,14 @@ class PyBackend(Backend):
         self.user_env = env
         self.observation_spaces = spaces_of_array_specs(env.observation_spec())
         self.action_spaces = _action_spaces(env)
-        self._get_info: Callable[[], Any] | None = env.get_info
         self._discount = 1.0
         if seed is not None:
             self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
-        try:
+        # Without a method for it, it got its seed from `env_ctor`, or needs none.
+        with contextlib.suppress(NotImplementedError, AttributeError):
             self.user_env.seed(seed)
-        except (NotImplementedError, AttributeError):
-            pass  # It got its seed from `env_ctor`, or needs none.
         for layer in self.layers():
             gym_driver.seed_action_space(layer, seed)
 
@@ -146,9 +86,8 @@ class PyBackend(Backend):
 
     def step(self, action: Any) -> StepResult:
         time_step = self.user_env.step(action)
-        step_type = int(
-            time_step.step_type
-        )  # TimeStep.is_first() and is_last() take 30 us: they check for tensors first.
+        # TimeStep.is_first() and is_last() take 30 us: they check for tensors first.
+        step_type = int(time_step.step_type)
         if step_type == _FIRST:
             raise RuntimeError("step() returned the FIRST time step of another episode: the last one has no end")
         info = self._info()
@@ -159,12 +98,9 @@ class PyBackend(Backend):
         return time_step.observation, time_step.reward, discount, is_last, info
 
     def _info(self) -> Mapping[str, Any]:
-        if self._get_info is None:
-            return _NOTHING
         try:
-            info = self._get_info()
+            info = self.user_env.get_info()
         except NotImplementedError:
-            self._get_info = None
             return _NOTHING
         return info if isinstance(info, Mapping) else _NOTHING
 
@@ -179,3 +115,258 @@ class PyBackend(Backend):
                 yield from gym_layers(env.gym)
                 return
             env = env.wrapped_env() if isinstance(env, wrappers.PyEnvironmentBaseWrapper) else None
+
+
+def _action_spaces(env: py_environment.PyEnvironment) -> Any:
+    """Those of the environment; a GymWrapper's own spec says that the numbers of any Discrete begin with 0."""
+    inner = env
+    while isinstance(inner, wrappers.PyEnvironmentBaseWrapper):
+        inner = inner.wrapped_env()
+    if isinstance(inner, gym_wrapper.GymWrapper) and env.action_spec() == inner.action_spec():
+        return space_nest(inner.gym.action_space)
+    return spaces_of_array_specs(env.action_spec())
+
+
+# Several lanes.
+
+
+@dataclasses.dataclass
+class LanesStep:
+    """One step of all lanes, with observations as the library returns them.
+
+    Attributes:
+      observation: A batch of all lanes: the first ones of episodes that have begun, else the next ones.
+      reward: `[N]`.
+      discount: `[N]` float32.
+      is_last: `[N]` bool: the lane's episode has ended with this step.
+      info: What the environment says beside, by key: arrays `[N]`, with a mask under `_key` where not all have it.
+      began: `[N]` bool: lanes whose next episode has begun by itself; None: none of them.
+      last: The last observations of lanes that began the next episode at once; the others in `began` made no step.
+      last_info: The infos of those lanes' last steps; None: `info` has them.
+    """
+
+    observation: Any
+    reward: np.ndarray
+    discount: np.ndarray
+    is_last: np.ndarray
+    info: Mapping[str, Any]
+    began: np.ndarray | None = None
+    last: Mapping[int, Any] = dataclasses.field(default_factory=dict)
+    last_info: Mapping[str, Any] | None = None
+
+    @property
+    def resting(self) -> np.ndarray | None:
+        """`[N]` bool: lanes that made no step, since their last episode had ended; None: all made one."""
+        return None if self.last else self.began
+
+    def infos(self) -> list[tuple[Mapping[str, Any], np.ndarray | None]]:
+        """The infos of steps, without those of resets, and which lanes they are about; None: all."""
+        if not self.info:
+            return []
+        if self.last_info is not None:
+            return [(self.info, ~self.is_last), (self.last_info, self.is_last)]
+        return [(self.info, None if self.resting is None else ~self.resting)]
+
+
+class VectorBackend(Backend):
+    """A vector environment of Gymnasium 1.x, of EnvPool, or of a simulator that looks like one.
+
+    Raises:
+      UserError: Its autoreset mode can't be told, or SAC can't use its spaces.
+    """
+
+    is_vector = True
+
+    def __init__(self, env: Any, seed: int | None) -> None:
+        self.user_env = env
+        self.num_lanes = int(env.num_envs)
+        self._mode = _autoreset_mode(env)
+        self.begins_episodes = self._mode != DISABLED
+        self.observation_spaces = space_nest(env.single_observation_space)
+        self.action_spaces = space_nest(env.single_action_space)
+        inner = list(self.layers())[-1]
+        self._lanes = getattr(inner, "envs", None)  # Of Gymnasium's SyncVectorEnv.
+        modules = {cls.__module__ for cls in type(inner).__mro__}
+        is_envpool = any(module.partition(".")[0] == "envpool" for module in modules)
+        is_of_gymnasium = bool(modules & {f"gymnasium.vector.{kind}_vector_env" for kind in ("sync", "async")})
+        self.can_reseed = not is_envpool  # EnvPool takes a seed when it is built, and warns of any other.
+        # In the other modes a class may ignore the mask, and reset all lanes.
+        self.can_reset_lanes = self._mode == DISABLED or is_envpool or is_of_gymnasium
+        self._ended = np.zeros(self.num_lanes, bool)  # With the last step.
+        self._seed_for_reset: int | None = None
+        if seed is not None:
+            self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        self._seed_for_reset = seed if self.can_reseed else None
+        for layer in self.layers():
+            gym_driver.seed_action_space(layer, seed)
+
+    def reset(self) -> Any:
+        seeded = {} if self._seed_for_reset is None else {"seed": self._seed_for_reset}
+        self._seed_for_reset = None
+        self._ended = np.zeros(self.num_lanes, bool)
+        return self.user_env.reset(**seeded)[0]
+
+    def reset_lanes(self, mask: np.ndarray) -> dict[int, Any]:
+        observation, _ = self.user_env.reset(options={"reset_mask": mask})
+        lanes = np.flatnonzero(mask).tolist()
+        has_all = len(tree.flatten(observation)[0]) == self.num_lanes  # EnvPool returns those of these lanes.
+        rows = lanes if has_all else range(len(lanes))
+        return {lane: _of_lane(observation, row) for lane, row in zip(lanes, rows, strict=True)}
+
+    def step(self, action: Any) -> LanesStep:
+        observation, reward, terminated, truncated, info = self.user_env.step(action)
+        is_last = np.logical_or(np.asarray(terminated), np.asarray(truncated))
+        discount = np.subtract(1.0, np.asarray(terminated), dtype=np.float32)
+        step = LanesStep(observation, np.asarray(reward), discount, is_last, info or {})
+        if self._mode == NEXT_STEP and self._ended.any():
+            step.began = self._ended
+        self._ended = is_last
+        if self._mode == SAME_STEP and is_last.any():
+            last = info.get("final_obs")
+            if last is None:
+                raise KeyError(
+                    "a lane has ended, and info has no final_obs: its last observation is lost. Return it there, or "
+                    "use another autoreset mode"
+                )
+            step.began = is_last
+            step.last = {lane: _of_lane(last, lane) for lane in np.flatnonzero(is_last).tolist()}
+            step.last_info = info.get("final_info")
+        return step
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        layers = list(self.layers())
+        has_own = any(map(gym_driver.has_own_set_state, layers))
+        if self._lanes is not None and not has_own:
+            for lane in self._lanes:
+                gym_driver.set_state(gym_layers(lane), state)
+        elif hasattr(self.user_env, "set_attr") and not has_own:
+            _set_in_processes(self.user_env, state)
+        else:
+            gym_driver.set_state(layers, state)
+
+    def render(self) -> Any:
+        if self._lanes is not None:
+            return render_gym(self._lanes[0])
+        pictures = self.user_env.render()
+        return None if pictures is None else pictures[0]
+
+
+def _of_lane(batch: Any, lane: int) -> Any:
+    """One lane's observation, of a batch or of an array of objects with an observation for each lane."""
+    if isinstance(batch, np.ndarray) and batch.dtype == object:
+        return batch[lane]
+    return tree.map_structure(lambda leaf: np.asarray(leaf)[lane], batch)
+
+
+def _autoreset_mode(env: Any) -> str:
+    metadata = getattr(env, "metadata", None)
+    mode = metadata.get("autoreset_mode") if isinstance(metadata, Mapping) else None
+    mode = getattr(mode, "value", mode)
+    if mode not in (SAME_STEP, NEXT_STEP, DISABLED):
+        raise UserError(
+            f"env_ctor returned the vector environment {env!r}, whose autoreset mode can't be told "
+            f'(metadata["autoreset_mode"] is {mode!r}): set it to a gymnasium.vector.AutoresetMode, as the vector '
+            "environments of Gymnasium 1.x do, or return a single environment"
+        )
+    return str(mode)
+
+
+def _set_in_processes(env: Any, state: Mapping[str, Any]) -> None:
+    """As gym_driver.set_state, in lanes that run in processes of their own.
+
+    What they don't have is not asked for: an error ends the process of AsyncVectorEnv's lane.
+    """
+    # MuJoCo's environments have an unrelated set_state(qpos, qvel).
+    if all(env.call("has_wrapper_attr", "set_state")) and not any(env.call("has_wrapper_attr", "do_simulation")):
+        env.call("set_state", dict(state))
+        return
+    for name, value in state.items():
+        if not all(env.call("has_wrapper_attr", name)):
+            raise UserError(
+                f"the lanes of {env!r} have no parameter {name!r} that can be set: give them such an attribute, or a "
+                "set_state(self, state) that takes a dictionary"
+            )
+        env.set_attr(name, value)
+
+
+class PyLanesBackend(Backend):
+    """TF-Agents' BatchedPyEnvironment, or ParallelPyEnvironment with a process for each lane.
+
+    Raises:
+      UserError: Its lanes can't be reset one by one, or SAC can't use its spaces.
+    """
+
+    is_vector = True
+
+    def __init__(self, env: py_environment.PyEnvironment, seed: int | None) -> None:
+        self.user_env = env
+        # With `_flatten`, lanes in processes take and return flattened nests.
+        self._lanes = [] if getattr(env, "_flatten", False) else list(getattr(env, "envs", []))
+        if not self._lanes:
+            raise UserError(
+                f"the batched environment {env!r} has no lanes in its `envs` that can be reset one by one: return a "
+                "BatchedPyEnvironment, a ParallelPyEnvironment (flatten=False), or a vector environment of Gymnasium"
+            )
+        self.num_lanes = len(self._lanes)
+        self.observation_spaces = spaces_of_array_specs(env.observation_spec())
+        self.action_spaces = spaces_of_array_specs(env.action_spec())
+        self._discount = np.ones(self.num_lanes, np.float32)  # Of the last step.
+        if seed is not None:
+            self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        for number, lane in enumerate(self._lanes):
+            if _is_here(lane):
+                PyBackend(lane, seed + number)
+            else:
+                with contextlib.suppress(Exception):  # It got its seed from `env_ctor`, or needs none.
+                    lane.call("seed", seed + number)()
+
+    def reset(self) -> Any:
+        self._discount[:] = 1.0
+        return self.user_env.reset().observation
+
+    def reset_lanes(self, mask: np.ndarray) -> dict[int, Any]:
+        self._discount[mask] = 1.0
+        return {lane: self._lanes[lane].reset().observation for lane in np.flatnonzero(mask).tolist()}
+
+    def step(self, action: Any) -> LanesStep:
+        time_step = self.user_env.step(action)
+        step_type = np.asarray(time_step.step_type)
+        if (step_type == _FIRST).any():
+            raise RuntimeError("step() returned the FIRST time step of another episode: the last one has no end")
+        is_last = step_type == _LAST
+        discount = np.array(time_step.discount, np.float32)
+        for lane in np.flatnonzero(is_last & (discount == 0.0)):
+            if self._is_truncated(lane):
+                discount[lane] = self._discount[lane]  # GymWrapper returns 0 at every end of an episode.
+        self._discount = discount.copy()
+        return LanesStep(time_step.observation, np.asarray(time_step.reward), discount, is_last, {})
+
+    def _is_truncated(self, lane: int) -> bool:
+        env = self._lanes[lane]
+        try:
+            info = env.get_info() if _is_here(env) else env.call("get_info")()
+        except Exception:  # NotImplementedError; a process that an environment runs in raises another one for it.
+            return False
+        return isinstance(info, Mapping) and bool(info.get(TRUNCATED, False))
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        for lane in self._lanes:
+            if _is_here(lane):
+                PyBackend(lane, None).set_state(state)
+            else:
+                lane.call("set_state", dict(state))()
+
+    def render(self) -> Any:
+        return self.user_env.render("rgb_array")[0]
+
+    def layers(self) -> Iterator[Any]:
+        yield self.user_env
+
+
+def _is_here(lane: Any) -> bool:
+    """Whether a lane runs in this process, rather than in one of ParallelPyEnvironment's."""
+    return isinstance(lane, py_environment.PyEnvironment)

@@ -1,4 +1,4 @@
-"""The worker's side of an environment in its own process (SAC_ENV_PYTHON); looks like a Gymnasium environment.
+"""The worker's side of an environment in its own process (SAC_ENV_PYTHON).
 
 A process can be killed when it hangs, its memory leaks end with it, and it may use another Python, another NumPy, or
 packages that conflict with TensorFlow. env_server.py is the other side, and describes the protocol.
@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 from absl import logging
 
-from tfagents_system.envs.env_server import TRACE_SIGNAL, pack, receive, send, unpack
+from tfagents_system.envs.env_server import TRACE_SIGNAL, Connection, pack, unpack
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentProcessError, line_of_trace
+from tfagents_system.envs.gym_driver import Backend, StepResult
 from tfagents_system.errors import UserError
 from tfagents_system.machine import processes
 from tfagents_system.train_params_base import TrainParamsBase
@@ -94,16 +93,15 @@ class ProcessSettings:
         return None if python is None else cls(python, values.get("step_timeout_secs", DEFAULT_STEP_TIMEOUT_SECS))
 
 
-class EnvProcess:
+class EnvProcess(Backend):
     """An environment that runs in its own process.
 
     Args:
       settings: Interpreter and timeouts.
       params: What `load_params` returned: the process loads the same.
-      what: Further arguments of `hooks.build_env`.
+      **what: Further arguments of `hooks.build_env`.
 
     Attributes:
-      observation_space, action_space: The environment's own.
       metadata: Includes the environment's frames per second.
       compute_reward, compute_terminated: Where the environment has them, see GoalFunctions.
       pid: Process id.
@@ -113,22 +111,25 @@ class EnvProcess:
       EnvironmentProcessError: It raised while it was built, or its process died or hung.
     """
 
-    render_mode = "rgb_array"
     _evaluation_episode: int | None = None
+    _seed_for_reset: int | None = None
 
-    def __init__(self, settings: ProcessSettings, params: TrainParamsBase, what: Mapping[str, Any]) -> None:
+    def __init__(self, settings: ProcessSettings, params: TrainParamsBase, **what: Any) -> None:
         if not hasattr(os, "memfd_create"):
             raise UserError(
                 f"SAC_ENV_PYTHON={settings.python} needs Linux: to play a policy here, install the simulator in this "
                 "Python, and begin the command with `SAC_ENV_PYTHON= python tfagents_system/run.py`"
             )
+        self.user_env = self
         self._settings, self._timeout_secs = settings, settings.step_timeout_secs
+        self._name = "the environment"
         self._dead: str | None = None  # Why it can't be used any more.
         self._process: subprocess.Popen[bytes] | None = None
         self._mark = f"{os.getpid()}.{time.monotonic_ns()}"
         self._trace = os.memfd_create("trace")
         try:
-            self._process, self._connection = _start(settings.python, self._mark, self._trace)
+            self._process, connection = _start(settings.python, self._mark, self._trace)
+            self._connection = Connection(connection)
             self.pid = self._process.pid
             self._build(params, what)
         except BaseException:
@@ -139,49 +140,49 @@ class EnvProcess:
         source = params._source
         if source is None:
             raise UserError("SAC_ENV_PYTHON needs TrainParams from a file: load them with load_params")
-        files = {"path": str(source.path), "origin": str(source.origin) if source.origin else None}
-        values = {name: getattr(source, name) for name in ("env_config", "compute_config", "attributes")}
-        self._name = "the environment"
+        settings = {name: getattr(source, name) for name in ("env_config", "compute_config", "attributes")}
+        files = {"path": str(source.path), "origin": str(source.origin) if source.origin else "", "settings": settings}
         try:
-            answer = self._call("build", files | values, dict(what), secs=build_timeout_secs(self._timeout_secs))
+            answer = self._call("build", files, what, secs=build_timeout_secs(self._timeout_secs))
         except UserError as error:
             hint = ": import inside the hooks what only one side has" if "No module named" in str(error) else ""
             where = f"{hint} (SAC_ENV_PYTHON={self._settings.python})"
             raise UserError(*(f"{finding}{where}" for finding in error.findings)) from None
-        self._name = str(answer["name"])
-        self.action_space, self.observation_space = (_space(*answer[name]) for name in ("action", "observation"))
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": answer["frames_per_second"]}
-        for name in answer["goal_functions"]:
-            setattr(self, name, functools.partial(self._of_goals, name))
+        self._name, self.action_spaces, self.observation_spaces, frames_per_second, goal_functions = answer
+        self.metadata = {"render_fps": frames_per_second}
+        for name in goal_functions:  # The other side passes an empty `info`.
+            setattr(self, name, lambda achieved, desired, info, name=name: self._call(name, achieved, desired))
 
     def __repr__(self) -> str:
         return f"{self._name} in process {self.pid}"
 
-    # The methods of a Gymnasium environment.
+    def layers(self) -> Iterator[Any]:
+        yield self
 
-    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Starts an episode."""
-        episode, self._evaluation_episode = self._evaluation_episode, None
-        return unpack(self._call("reset", seed, episode)), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Takes a step; the info contains only what training uses."""
-        packed, reward, terminated, truncated, info = self._call("step", pack(action))
-        return unpack(packed), reward, terminated, truncated, info
+    def reseed(self, seed: int) -> None:
+        self._seed_for_reset = seed
 
     def set_evaluation_episode(self, number: int) -> None:
         """Which of an evaluation's episodes the next reset begins."""
         self._evaluation_episode = number
 
+    def reset(self) -> Any:
+        seed, episode = self._seed_for_reset, self._evaluation_episode
+        self._seed_for_reset = self._evaluation_episode = None
+        return unpack(self._call("reset", seed, episode))
+
+    def step(self, action: Any) -> StepResult:
+        """Takes a step; the info contains only what training uses."""
+        packed, *rest = self._call("step", pack(action))
+        reward, discount, is_over, info = rest
+        return unpack(packed), reward, discount, is_over, info
+
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Sets parameters, as `Backend.set_state` does."""
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in state.items()}
         self._call("set_state", plain)
 
-    def render(self) -> np.ndarray:
-        """A picture, `[H, W, 3]` uint8."""
-        picture: np.ndarray = self._call("render")
-        return picture
+    def render(self) -> Any:
+        return self._call("render")
 
     def close(self) -> None:
         """Closes the environment and ends its process."""
@@ -190,11 +191,6 @@ class EnvProcess:
                 self._call("close", secs=_CLOSE_SECS)
         self._dead = self._dead or "its process has been closed"
         self._kill()
-
-    def _of_goals(self, name: str, achieved: np.ndarray, desired: np.ndarray, info: Any) -> Any:
-        """For goals `[N, ...]`; the other side passes an empty `info`."""
-        del info
-        return self._call(name, achieved, desired)
 
     # Requests and answers.
 
@@ -205,34 +201,25 @@ class EnvProcess:
         what = f"{name}()" if name != "build" else "its construction"
         self._dead = f"{what} was interrupted"  # Until its answer is here, which no other call must get.
         try:
-            send(self._connection, (name, arguments))
-        except OSError:
+            self._connection.send((name, arguments))
+            self._wait(what, self._timeout_secs if secs is None else secs)
+            error, content = self._connection.receive()
+        except (EOFError, OSError):
             self._raise_death(what)
-        kind, content = self._answer(what, self._timeout_secs if secs is None else secs)
         self._dead = None
-        if kind == "findings":
-            raise UserError(*content)
-        if kind == "error":
-            raise EnvironmentProcessError(content)
+        if error is not None:
+            raise error(*content)
         return content
 
-    def _answer(self, what: str, timeout_secs: float) -> tuple[str, Any]:
-        """The next message.
+    def _wait(self, what: str, timeout_secs: float) -> None:
+        """Waits for the next message.
 
         Time is counted in waits of a second, not by the clock: the environment must not be blamed if this process is
-        stopped for minutes.
+        stopped for minutes. Python's signal handlers run in between.
         """
-        waits = 0
-        while True:
-            try:
-                answer: tuple[str, Any] = receive(self._connection)
-                return answer
-            except BlockingIOError:
-                pass
-            except (EOFError, OSError):
-                self._raise_death(what)
-            waits += 1
-            waited_secs = waits * _SLICE_SECS
+        waited_secs = 0.0
+        while not self._connection.poll(_SLICE_SECS):
+            waited_secs += _SLICE_SECS
             if self._settings.on_wait():
                 self._raise_hang(f"{what} was waited for when the worker was told to stop")
             if waited_secs >= timeout_secs:
@@ -313,8 +300,6 @@ def _start(python: Path, mark: str, trace: int) -> tuple[subprocess.Popen[bytes]
             raise UserError(
                 f"SAC_ENV_PYTHON={python} can't be started ({error.strerror}): give the path of a Python interpreter"
             ) from None
-    # A read returns regularly, to check the time it has taken. Python's signal handlers run in between.
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(_SLICE_SECS), 0))
     return process, ours
 
 
@@ -324,14 +309,3 @@ def _environ_of_another_python(environ: Mapping[str, str]) -> dict[str, str]:
         return dict(environ)
     folders = [folder for folder in environ["PYTHONPATH"].split(os.pathsep) if folder and Path(folder) != _ROOT]
     return {**environ, "PYTHONPATH": os.pathsep.join(folders)}
-
-
-def _space(kind: str, arguments: Mapping[str, Any]) -> Any:
-    """The Gymnasium space that the other side describes."""
-    from gymnasium import spaces
-
-    if kind == "Dict":
-        return spaces.Dict({key: _space(*described) for key, described in arguments.items()})
-    if kind == "Tuple":
-        return spaces.Tuple([_space(*described) for described in arguments.values()])
-    return getattr(spaces, kind)(**arguments)

@@ -1,7 +1,7 @@
 """One environment in its own process, under the interpreter of SAC_ENV_PYTHON. env_process.py starts it.
 
-A request is (method, arguments), its answer ("ok", value), ("error", text) or ("findings", texts). Both are pickled,
-behind their length. Actions and observations are packed before, because pickling an array takes longer than most steps.
+A request is (method, arguments), its answer (None, value) or (class of the error, its arguments), both pickled. Actions
+and observations are packed before, because pickling an array takes longer than most steps.
 
 Standard library and NumPy only, Python 3.9, NumPy 1 or 2.
 """
@@ -13,9 +13,9 @@ import faulthandler
 import numbers
 import os
 import pickle
+import select
 import signal
 import socket
-import struct
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -25,54 +25,52 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tfagents_system.envs import gym_driver, hooks, rendering
-from tfagents_system.envs.faults import describe_error
-from tfagents_system.envs.gym_driver import (
-    LOG_PREFIX,
-    RECORD_PREFIX,
-    SUCCESS_KEYS,
-    box_dtype,
-    gym_layers,
-    is_known,
-    no_fixed_shape,
-    space_kind,
-    text_key,
-)
+from tfagents_system.envs.faults import EnvironmentProcessError, describe_error
+from tfagents_system.envs.gym_driver import LOG_PREFIX, RECORD_PREFIX, SUCCESS_KEYS, gym_layers
 from tfagents_system.errors import UserError
 from tfagents_system.settings.load_params import load_params
 
 TRACE_SIGNAL = signal.SIGUSR1
 _PR_SET_PDEATHSIG = 1
-_LENGTH = struct.Struct("<Q")
 _PICKLE_PROTOCOL = 4  # In which NumPy 2 and NumPy 1 read arrays of each other without a warning.
-_READ_BYTES = 1 << 16
 
 
-def send(connection: socket.socket, content: Any) -> None:
-    """Sends a message."""
-    data = pickle.dumps(content, _PICKLE_PROTOCOL)
-    connection.sendall(_LENGTH.pack(len(data)) + data)
+class Connection:
+    """Messages between the two sides, which speak in turns.
 
-
-def receive(connection: socket.socket) -> Any:
-    """The next message.
-
-    Raises:
-      BlockingIOError: None has begun within the connection's timeout.
-      EOFError: The other side is gone.
+    Args:
+      connection: A socket.
     """
-    message = connection.recv(_READ_BYTES)
-    while len(message) < (length := _length(message)):
-        with contextlib.suppress(BlockingIOError):  # The connection's timeout, in the middle of a message.
-            rest = connection.recv(length - len(message), socket.MSG_WAITALL)
-            if not (message and rest):
-                raise EOFError("the other side of an environment's process is gone")
-            message += rest
-    return pickle.loads(memoryview(message)[_LENGTH.size :])
 
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        # What makefile() gives takes 10 us longer.
+        self._messages = open(connection.fileno(), "rb", closefd=False)  # noqa: SIM115
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
 
-def _length(message: bytes) -> int:
-    """Bytes of the whole message, as far as its first ones tell."""
-    return _LENGTH.size + (_LENGTH.unpack_from(message)[0] if len(message) >= _LENGTH.size else 0)
+    def send(self, content: Any) -> None:
+        """Sends a message."""
+        self._socket.sendall(pickle.dumps(content, _PICKLE_PROTOCOL))
+
+    def poll(self, secs: float) -> bool:
+        """Waits for a message, or the other side's end, for so long; returns whether there is one."""
+        return bool(self._poll.poll(secs * 1e3))
+
+    def receive(self) -> Any:
+        """The next message.
+
+        Raises:
+          EOFError, OSError: The other side is gone.
+        """
+        try:
+            return pickle.load(self._messages)
+        except pickle.UnpicklingError as error:
+            raise EOFError("the other side is gone in the middle of a message") from error
+
+    def close(self) -> None:
+        self._messages.close()
+        self._socket.close()
 
 
 def pack(value: Any) -> Any:
@@ -104,9 +102,9 @@ def main() -> NoReturn:
     faulthandler.register(TRACE_SIGNAL, file=trace_fd)  # or where it hangs, on request.
     for descriptor in (connection_fd, trace_fd):
         os.set_inheritable(descriptor, False)
-    connection = socket.socket(fileno=connection_fd)
-    with contextlib.suppress(EOFError, ConnectionError):  # The other side is gone.
-        _Server().serve(connection)
+    connection = Connection(socket.socket(fileno=connection_fd))
+    with contextlib.suppress(EOFError, OSError):  # The other side is gone.
+        _serve(connection)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -124,86 +122,86 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-class _Server:
+def _serve(connection: Connection) -> NoReturn:
     """Builds the requested environment, then serves requests until the connection ends."""
+    methods: dict[str, Callable[..., Any]] = {"build": lambda source, what: _build(source, what, methods)}
+    while True:
+        name, arguments = connection.receive()
+        try:
+            answer: Any = (None, methods[name](*arguments))
+        except UserError as error:
+            answer = (UserError, error.findings)
+        except BaseException as error:
+            traceback.print_exception(type(error), error, error.__traceback__)
+            sys.stderr.flush()
+            answer = (EnvironmentProcessError, (describe_error(error),))
+        connection.send(answer)
 
-    def __init__(self) -> None:
-        self._methods: dict[str, Callable[..., Any]] = {"build": self._build}
 
-    def serve(self, connection: socket.socket) -> None:
-        while True:
-            name, arguments = receive(connection)
-            try:
-                answer = ("ok", self._methods[name](*arguments))
-            except UserError as error:
-                answer = ("findings", list(error.findings))
-            except BaseException as error:
-                traceback.print_exception(type(error), error, error.__traceback__)
-                sys.stderr.flush()
-                answer = ("error", describe_error(error))
-            send(connection, answer)
+def _build(source: Mapping[str, Any], what: Mapping[str, Any], methods: dict[str, Callable[..., Any]]) -> Any:
+    """Builds the environment.
 
-    def _build(self, source: Mapping[str, Any], what: Mapping[str, Any]) -> dict[str, Any]:
-        """Builds the environment; returns what the worker needs to know of it."""
-        params = load_params(
-            Path(source["path"]),
-            source["env_config"],
-            origin=Path(source["origin"]) if source["origin"] else None,
-            compute_config=source["compute_config"],
-            attributes=source["attributes"],
+    Args:
+      source: What `load_params` takes.
+      what: Further arguments of `hooks.build_env`.
+      methods: Gets what may be requested, by name.
+
+    Returns:
+      What the worker needs to know: name, spaces of actions and observations, frames per second, functions of goals.
+    """
+    origin = Path(source["origin"]) if source["origin"] else None
+    params = load_params(Path(source["path"]), origin=origin, **source["settings"])
+    gym_driver.seed_generators(what["seed"] % gym_driver.SEED_LIMIT)
+    env = hooks.build_env(params, **what)
+    layers = list(gym_layers(env))
+    for is_refused, kind, remedy in (
+        (gym_driver.is_py_environment(env), "TF-Agents PyEnvironment", "the Gymnasium or gym environment itself"),
+        (gym_driver.is_vector_env(env), "vector environment", "a single one"),
+    ):
+        if is_refused:
+            raise UserError(
+                f"env_ctor returned the {kind} {env!r}: with SAC_ENV_PYTHON return {remedy}, or unset SAC_ENV_PYTHON"
+            )
+    if gym_driver.device_layer(layers) is not None:
+        raise UserError(
+            "SAC_ENV_PYTHON is not for environments that act in real time: unset it, and give the device's driver a "
+            "process of its own, as tfagents_system/examples/racing/real_time.py does"
         )
-        gym_driver.seed_generators(what["seed"] % gym_driver.SEED_LIMIT)
-        env = self._env = hooks.build_env(params, **what)
-        if gym_driver.is_py_environment(env):
-            raise UserError(
-                f"env_ctor returned the TF-Agents PyEnvironment {env!r}: with SAC_ENV_PYTHON return the Gymnasium or "
-                "gym environment itself, or unset SAC_ENV_PYTHON"
-            )
-        gym_driver.check_is_gym(env)
-        layers = list(gym_layers(env))
-        if gym_driver.device_layer(layers) is not None:
-            raise UserError(
-                "SAC_ENV_PYTHON is not for environments that act in real time: unset it, and give the device's driver "
-                "a process of its own, as tfagents_system/examples/racing/real_time.py does"
-            )
-        self._driver = gym_driver.GymDriver(env, None)
-        self._pack_observation = _packer(env.observation_space)
-        self._methods = {
-            "step": self._step,
-            "reset": self._reset,
-            "render": lambda: rendering.frame_of(lambda: rendering.render_gym(env), env),
-            "set_state": lambda state: gym_driver.set_state(layers, state),
-            "close": getattr(env, "close", lambda: None),
-        }
-        functions = gym_driver.functions_of(layers)
-        for name, function in functions.items():
-            self._methods[name] = lambda achieved, desired, call=function: np.asarray(
-                call(achieved, desired, {}), np.float64
-            )
-        return {
-            "action": _describe_space(env.action_space, "action"),
-            "observation": _describe_space(env.observation_space, "observation"),
-            "goal_functions": list(functions),
-            "name": type(layers[-1]).__name__,
-            "frames_per_second": rendering.frames_per_second(layers),
-        }
+    backend = gym_driver.GymBackend(env)
+    spaces = backend.observation_spaces
 
-    def _reset(self, seed: int | None, evaluation_episode: int | None) -> Any:
+    def reset(seed: int | None, evaluation_episode: int | None) -> Any:
         if seed is not None:
-            self._driver.reseed(seed)
+            backend.reseed(seed)
             gym_driver.seed_generators(seed)
         if evaluation_episode is not None:
-            gym_driver.set_evaluation_episode(gym_layers(self._env), evaluation_episode)
-        return self._pack_observation(self._driver.reset())
+            gym_driver.set_evaluation_episode(layers, evaluation_episode)
+        return _packed(spaces, backend.reset())
 
-    def _step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        observation, reward, discount, is_over, info = self._driver.step(unpack(action))
+    def step(action: Any) -> Any:
+        observation, reward, discount, is_over, info = backend.step(unpack(action))
         try:
             number = float(reward)
         except TypeError:
             raise TypeError(f"the reward is {reward!r}: it must be a number") from None
-        terminated, truncated = bool(discount == 0.0), bool(is_over and discount != 0.0)
-        return self._pack_observation(observation), number, terminated, truncated, _plain_info(info) if info else {}
+        return _packed(spaces, observation), number, discount, is_over, _plain_info(info) if info else {}
+
+    methods.update(reset=reset, step=step, set_state=backend.set_state, close=backend.close)
+    methods["render"] = lambda: rendering.frame_of(backend.render, env)
+    functions = gym_driver.functions_of(layers)
+    for name, function in functions.items():
+        methods[name] = lambda achieved, desired, call=function: np.asarray(call(achieved, desired, {}), np.float64)
+    plain = [_plain("action", backend.action_spaces), _plain("observation", spaces)]
+    return (type(layers[-1]).__name__, *plain, rendering.frames_per_second(layers), list(functions))
+
+
+def _plain(name: str, spaces: Any) -> Any:
+    """A nest of spaces without their library."""
+    if isinstance(spaces, dict):
+        return {key: _plain(name, part) for key, part in spaces.items()}
+    if isinstance(spaces, tuple):
+        return tuple(_plain(name, part) for part in spaces)
+    return gym_driver.plain_space(name, spaces)
 
 
 def _plain_info(info: Mapping[Any, Any]) -> dict[str, Any]:
@@ -220,57 +218,18 @@ def _plain_info(info: Mapping[Any, Any]) -> dict[str, Any]:
     return {key: value for key, value in plain.items() if value is not None}
 
 
-def _packer(space: Any) -> Callable[[Any], Any]:
-    """The function that packs an observation, whatever types it has.
+def _packed(spaces: Any, value: Any) -> Any:
+    """Packs an observation, whatever types it has.
 
     A part that is missing, or no array of numbers, is a KeyError, TypeError or ValueError.
     """
-    kind = space_kind(space)
-    if kind == "Dict":
-        by_key = {key: _packer(sub) for key, sub in space.spaces.items()}
-        return lambda value: {key: pack_part(value[key]) for key, pack_part in by_key.items()}
-    if kind == "Tuple":
-        parts = [_packer(sub) for sub in space.spaces]
-
-        def pack_tuple(value: Any) -> list[Any]:
-            if len(value) != len(parts):
-                raise ValueError(f"observation: expected {len(parts)} parts but found {len(value)}")
-            return [pack_part(part) for pack_part, part in zip(parts, value)]
-
-        return pack_tuple
-
-    def pack_array(value: Any) -> Any:
-        array = np.asarray(value)
-        if array.dtype.kind not in "fiub":
-            raise TypeError(f"observation: expected numbers but found {value!r}")
-        return pack(array)
-
-    return pack_array
-
-
-def _describe_space(space: Any, name: str) -> tuple[str, dict[str, Any]]:
-    """A space without its library: its kind, and arguments of Gymnasium's class, or the spaces within it.
-
-    Raises:
-      UserError: It is of no known kind.
-    """
-    kind = space_kind(space)
-    if not is_known(space):
-        raise UserError(no_fixed_shape(name, space))
-    if kind == "Dict":
-        return kind, {text_key(key): _describe_space(sub, name) for key, sub in space.spaces.items()}
-    if kind == "Tuple":
-        return kind, {str(k): _describe_space(sub, name) for k, sub in enumerate(space.spaces)}
-    if kind == "Discrete":
-        return kind, {"n": int(space.n), "start": int(getattr(space, "start", 0))}
-    if kind == "MultiDiscrete":
-        nvec = np.asarray(space.nvec)
-        return kind, {"nvec": nvec, "start": np.asarray(getattr(space, "start", np.zeros_like(nvec)))}
-    shape = [int(size) for size in space.shape]
-    if kind == "MultiBinary":
-        return kind, {"n": shape}
-    dtype = box_dtype(space)
-    if dtype.kind not in "fiub":
-        raise UserError(f"the {name} space has dtype {dtype}: use float32 or an integer type")
-    low, high = (np.broadcast_to(np.asarray(bound, dtype), shape) for bound in (space.low, space.high))
-    return "Box", {"low": low, "high": high, "dtype": dtype.str}
+    if isinstance(spaces, dict):
+        return {key: _packed(space, value[key]) for key, space in spaces.items()}
+    if isinstance(spaces, tuple):
+        if len(value) != len(spaces):
+            raise ValueError(f"observation: expected {len(spaces)} parts but found {len(value)}")
+        return [_packed(space, part) for space, part in zip(spaces, value)]
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"observation: expected numbers but found {value!r}")
+    return pack(array)

@@ -7,6 +7,7 @@ Runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Python 3.9, 
 
 from __future__ import annotations
 
+import abc
 import inspect
 import numbers
 import random
@@ -93,37 +94,99 @@ def set_evaluation_episode(layers: Iterable[Any], number: int) -> None:
             return
 
 
-class GymDriver:
+class Backend(abc.ABC):
+    """An environment of any library behind one interface: a single one, or one with several lanes (see backends.py).
+
+    Attributes:
+      user_env: What `env_ctor` returned.
+      observation_spaces, action_spaces: Nests of the environment's own spaces, with its shapes and bounds, of one lane.
+      is_vector: `reset` and `step` are about all lanes.
+      num_lanes: Episodes at the same time.
+      begins_episodes: A lane that has ended begins its next episode without `reset_lanes`.
+      can_reset_lanes: `reset_lanes` works; else a lane's episode ends where the environment says so.
+      can_reseed: `reseed` has an effect.
+    """
+
+    user_env: Any
+    observation_spaces: Any
+    action_spaces: Any
+    is_vector = False
+    num_lanes = 1
+    begins_episodes = False
+    can_reset_lanes = True
+    can_reseed = True
+
+    @abc.abstractmethod
+    def reseed(self, seed: int) -> None:
+        """From the next reset on, behaves as if built with this seed; each lane has one of its own from it."""
+
+    @abc.abstractmethod
+    def reset(self) -> Any:
+        """Begins an episode, of a vector environment one in each lane; returns the first observation, or a batch."""
+
+    def reset_lanes(self, mask: np.ndarray) -> dict[int, Any]:
+        """Begins an episode in the lanes of a mask; returns the first observation of each."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def step(self, action: Any) -> Any:
+        """Takes the environment's own action; returns a StepResult. Of a vector environment a batch, and a LanesStep.
+
+        A time limit ends an episode with the discount that it had, a termination with 0.
+        """
+
+    @abc.abstractmethod
+    def render(self) -> Any:
+        """A picture of the current state, as the environment returns it."""
+
+    def layers(self) -> Iterator[Any]:
+        """The environment and those it wraps, outermost first."""
+        return gym_layers(self.user_env)
+
+    def close(self) -> None:
+        """Frees what the environment holds."""
+        close = getattr(self.user_env, "close", None)
+        if callable(close):
+            close()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """See the function."""
+        set_state(self.layers(), state)
+
+
+class GymBackend(Backend):
     """gym 0.21 to 0.26, Gymnasium, and classes that look like them: 4-tuples, 5-tuples, with or without info at reset.
 
     Args:
-      env: What `env_ctor` returned.
+      env: The environment.
       seed: Seeds the environment and its action space once, before its first episode; None leaves it as it is.
+
+    Raises:
+      UserError: It lacks methods of such an environment.
     """
 
-    def __init__(self, env: Any, seed: int | None) -> None:
-        self._env = env
-        self._seed_for_reset = _seed_gym(env, seed) if seed is not None else None
+    def __init__(self, env: Any, seed: int | None = None) -> None:
+        missing = [name for name in ("action_space", "observation_space", "reset", "step") if not hasattr(env, name)]
+        if missing:
+            raise UserError(
+                f"env_ctor returned {env!r}, which has no {', '.join(missing)}: "
+                "return a TF-Agents PyEnvironment, or a Gymnasium or gym environment"
+            )
+        self.user_env = env
+        self.observation_spaces, self.action_spaces = map(space_nest, (env.observation_space, env.action_space))
+        self._seed_for_reset = None if seed is None else _seed_gym(env, seed)
 
     def reseed(self, seed: int) -> None:
-        """From the next reset on, behaves as if built with this seed."""
-        self._seed_for_reset = _seed_gym(self._env, seed)
+        self._seed_for_reset = _seed_gym(self.user_env, seed)
 
     def reset(self) -> Any:
-        """Starts an episode; returns its first observation."""
-        if self._seed_for_reset is None:
-            result = self._env.reset()
-        else:
-            result = self._env.reset(seed=self._seed_for_reset)
-            self._seed_for_reset = None
-        return result[0] if has_info(self._env, result) else result
+        seeded = {} if self._seed_for_reset is None else {"seed": self._seed_for_reset}
+        self._seed_for_reset = None
+        result = self.user_env.reset(**seeded)
+        return result[0] if has_info(self.user_env, result) else result
 
     def step(self, action: Any) -> StepResult:
-        """Takes the environment's own action.
-
-        A time limit ends the episode with discount 1, a termination with 0.
-        """
-        result = self._env.step(action)
+        result = self.user_env.step(action)
         if len(result) == 5:
             observation, reward, terminated, truncated, info = result
             return observation, reward, 0.0 if terminated else 1.0, bool(terminated or truncated), info
@@ -135,6 +198,16 @@ class GymDriver:
         terminated = done and not (info and info.get(TRUNCATED, False))
         return observation, reward, 0.0 if terminated else 1.0, bool(done), info
 
+    def render(self) -> Any:
+        return render_gym(self.user_env)
+
+
+def render_gym(env: Any) -> Any:
+    """The picture of a gym environment (`render(mode)`) or of a Gymnasium one (`render()`)."""
+    innermost = list(gym_layers(env))[-1]
+    takes_mode = "mode" in inspect.signature(innermost.render).parameters
+    return env.render(mode="rgb_array") if takes_mode else env.render()
+
 
 def has_info(env: Any, result: Any) -> bool:
     """Whether `reset` returned (observation, info) rather than an observation that is a pair itself."""
@@ -144,23 +217,6 @@ def has_info(env: Any, result: Any) -> bool:
     if space_kind(space) != "Tuple" or is_gymnasium(env):
         return True
     return len(space.spaces) != 2 or isinstance(result[0], (tuple, list))
-
-
-def check_is_gym(env: Any) -> None:
-    """Raises:
-    UserError: It lacks methods of a gym or Gymnasium environment, or is a vector environment.
-    """
-    missing = [name for name in ("action_space", "observation_space", "reset", "step") if not hasattr(env, name)]
-    if missing:
-        raise UserError(
-            f"env_ctor returned {env!r}, which has no {', '.join(missing)}: "
-            "return a TF-Agents PyEnvironment, or a Gymnasium or gym environment"
-        )
-    if is_vector_env(env):
-        raise UserError(
-            f"env_ctor returned the vector environment {env!r}: with SAC_ENV_PYTHON return a single one, or unset "
-            "SAC_ENV_PYTHON"
-        )
 
 
 def is_vector_env(env: Any) -> bool:
@@ -239,20 +295,13 @@ def has_own_set_state(layer: Any) -> bool:
     MuJoCo's environments have an unrelated `set_state(qpos, qvel)`.
     """
     owner = next((cls for cls in type(layer).__mro__ if "set_state" in vars(cls)), None)
-    if owner is None or (owner.__module__, owner.__name__) in _FORWARDERS:
+    if owner is None or owner.__module__.startswith("tf_agents."):
         return False
     try:
         inspect.signature(layer.set_state).bind({})
     except TypeError:
         return False
     return True
-
-
-_FORWARDERS = {
-    ("tf_agents.environments.py_environment", "PyEnvironment"),
-    ("tf_agents.environments.wrappers", "PyEnvironmentBaseWrapper"),
-    ("tf_agents.environments.gym_wrapper", "GymWrapper"),
-}
 
 
 def seed_episode(env: Any, seed: int) -> None:
@@ -304,17 +353,52 @@ def recorded(value: Any) -> np.ndarray | None:
 # Spaces, whichever library they are from.
 
 
+class PlainSpace:
+    """A space of one array, without its library: in another process, or of an ArraySpec.
+
+    Args:
+      kind: `Box`, ...
+      shape, dtype, low, high: Of a Box; the others have no bounds.
+      **choices: `n`, or `nvec`, and `start`.
+    """
+
+    def __init__(
+        self, kind: str, shape: Any = (), dtype: Any = None, low: Any = -np.inf, high: Any = np.inf, **choices: Any
+    ) -> None:
+        self.kind, self.shape, self.dtype, self.low, self.high = kind, tuple(shape), dtype, low, high
+        vars(self).update(choices)
+
+
+def plain_space(name: str, space: Any) -> PlainSpace:
+    """A leaf of `space_nest` without its library.
+
+    Raises:
+      UserError: It is of no known kind, or has no numbers.
+    """
+    kind, dtype = space_kind(space), getattr(space, "dtype", None)
+    if kind not in _KNOWN:
+        raise UserError(no_fixed_shape(name, space))
+    if kind in ("Discrete", "MultiDiscrete"):
+        key = "n" if kind == "Discrete" else "nvec"
+        choices = {key: np.asarray(getattr(space, key)), "start": np.asarray(getattr(space, "start", 0))}
+        return PlainSpace(kind, getattr(space, "shape", ()), dtype, **choices)
+    if kind == "MultiBinary":
+        return PlainSpace(kind, space.shape, dtype)
+    dtype = box_dtype(space)
+    if dtype.kind not in "fiub":
+        raise UserError(f"the {name} space has dtype {dtype}: use float32 or an integer type")
+    low, high = (np.broadcast_to(np.asarray(bound, dtype), space.shape) for bound in (space.low, space.high))
+    return PlainSpace(kind, space.shape, dtype, low, high)
+
+
 def space_kind(space: Any) -> str:
     """`Box`, `Dict`, ...: the same for the spaces of gym, of Gymnasium and for classes that only look like them."""
+    if isinstance(space, PlainSpace):
+        return space.kind
     for cls in type(space).__mro__:
         if cls.__name__ in _KNOWN:
             return cls.__name__
     return "Box" if all(hasattr(space, name) for name in ("low", "high", "shape")) else type(space).__name__
-
-
-def is_known(space: Any) -> bool:
-    """Whether observations may have such a space."""
-    return space_kind(space) in _KNOWN
 
 
 def no_fixed_shape(name: str, space: Any) -> str:
@@ -395,15 +479,15 @@ class GoalFunctions:
         Raises:
           UserError: The call raises, or does not return a finite number for each.
         """
-        found = self._call(REWARD, achieved, desired)
-        if found.shape != (len(achieved),) or not np.isfinite(found).all():
-            what = f"shape {found.shape}" if found.shape != (len(achieved),) else "numbers that are not finite"
+        rewards = self._call(REWARD, achieved, desired)
+        not_finite = "" if np.isfinite(rewards).all() else "numbers that are not finite"
+        if wrong := f"shape {rewards.shape}" if rewards.shape != (len(achieved),) else not_finite:
             raise UserError(
                 f"{REWARD} of the environment must return a finite number for each of {len(achieved)} goals, found "
-                f"{what}: compute it for arrays of goals, such as -(np.linalg.norm(achieved_goal - desired_goal, "
+                f"{wrong}: compute it for arrays of goals, such as -(np.linalg.norm(achieved_goal - desired_goal, "
                 "axis=-1) > 0.05)"
             )
-        return found.astype(np.float32)
+        return rewards.astype(np.float32)
 
     def terminated(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray | None:
         """`[N]` bool: whether such a step ends its episode; None where the environment does not say. Errors likewise.
@@ -412,18 +496,14 @@ class GoalFunctions:
         """
         if not self.has_terminated:
             return None
-        found = self._call(TERMINATED, achieved, desired)
-        wrong = ""
-        if found.shape not in ((), (len(achieved),)):
-            wrong = f"shape {found.shape}"
-        elif not np.isin(found, (0, 1)).all():
-            wrong = "None, or other numbers than 0 and 1"
-        if wrong:
+        ends = self._call(TERMINATED, achieved, desired)
+        no_truth = "" if np.isin(ends, (0, 1)).all() else "None, or other numbers than 0 and 1"
+        if wrong := f"shape {ends.shape}" if ends.shape not in ((), (len(achieved),)) else no_truth:
             raise UserError(
                 f"{TERMINATED} of the environment must return a truth value for each of {len(achieved)} goals, found "
                 f"{wrong}: compute it for arrays of goals, along their last axis"
             )
-        return np.broadcast_to(found.astype(bool), (len(achieved),))
+        return np.broadcast_to(ends.astype(bool), (len(achieved),))
 
     def _call(self, name: str, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
         if name not in self._functions:

@@ -86,8 +86,12 @@ def _call_env_ctor(params: TrainParamsBase, args: Sequence[Any], kwargs: Mapping
 
 def _call_hook(hook: Callable[..., Any], **known: Any) -> EnvArgsKwargs:
     """Calls a hook with the known arguments that it accepts, by name, or by position if named differently."""
-    args, kwargs = _arguments_of(hook, known)
-    result = hook(*args, **kwargs)
+    parameters = inspect.signature(hook).parameters.values()
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    named = known if takes_any else {p.name: known[p.name] for p in parameters if p.name in known}
+    others = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    by_position = not named and any(p.default is p.empty for p in others)
+    result = hook(*list(known.values())[: len(others)]) if by_position else hook(**named)
     is_pair = isinstance(result, (tuple, list)) and len(result) == 2
     if not (is_pair and isinstance(result[0], (tuple, list)) and isinstance(result[1], Mapping)):
         raise UserError(
@@ -95,14 +99,3 @@ def _call_hook(hook: Callable[..., Any], **known: Any) -> EnvArgsKwargs:
             f"for env_ctor, such as (), {{}}, found {result!r}"
         )
     return tuple(result[0]), dict(result[1])
-
-
-def _arguments_of(hook: Callable[..., Any], known: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    parameters = inspect.signature(hook).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return (), known
-    named = {p.name: known[p.name] for p in parameters if p.name in known}
-    unknown = [p for p in parameters if p.name not in known and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if any(p.default is p.empty for p in unknown) and not named:
-        return list(known.values())[: len(unknown)], {}
-    return (), named

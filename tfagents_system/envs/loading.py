@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from absl import logging
 
 from tfagents_system.envs import hooks
-from tfagents_system.envs.backends import is_batched
-from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.gym_driver import SEED_LIMIT, time_limit_of
 from tfagents_system.envs.hooks import COLLECT, EVAL
-from tfagents_system.envs.training_environment import SingleLanes, TrainingEnvironment
+from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
-
-AnyEnvironment = TrainingEnvironment | BatchedEnvironment
-
-
-def lanes_of(envs: Sequence[AnyEnvironment]) -> BatchedEnvironment | SingleLanes:
-    """A worker's environments as lanes: a vector environment is the only one, single ones are a lane each."""
-    if isinstance(envs[0], BatchedEnvironment):
-        return envs[0]
-    return SingleLanes(cast(Sequence[TrainingEnvironment], envs))
 
 
 def make_env(
@@ -36,10 +24,9 @@ def make_env(
     worker_id: int = 0,
     name: str = "the environment",
     process: ProcessSettings | None = None,
-    collect_env: AnyEnvironment | None = None,
+    collect_env: TrainingEnvironment | None = None,
     render: bool = False,
-    has_all_lanes: bool = False,
-) -> AnyEnvironment:
+) -> TrainingEnvironment:
     """An environment of a worker.
 
     Args:
@@ -50,25 +37,30 @@ def make_env(
       process: Settings of its process; None: those of the params, see `load_params`.
       collect_env: Of an environment for evaluation: the one beside it, see `hooks.build_env`.
       render: `render_frame` will be called.
-      has_all_lanes: Of a vector environment; else its first lane alone is stepped.
 
     Raises:
       UserError: The hooks return something other than they should.
     """
     process = process or (params._source.process if params._source is not None else None)
     if process is not None:
-        env: Any = EnvProcess(process, params, {"kind": kind, "seed": seed, "env_id": env_id, "render": render})
+        env: Any = EnvProcess(process, params, kind=kind, seed=seed, env_id=env_id, render=render)
     else:
         _log_mujoco_warnings()
         beside = None if collect_env is None else collect_env.user_env
         env = hooks.build_env(params, kind, seed, env_id, beside, render=render)
         _log_mujoco_warnings()  # It may have been imported only now.
-    settings: dict[str, Any] = {"seed": seed % SEED_LIMIT, "worker_id": worker_id, "name": name}
-    settings |= _settings(params, kind)
-    if has_all_lanes and is_batched(env):
-        return BatchedEnvironment(env, params.horizon, **settings)
     try:
-        return TrainingEnvironment(env, params.horizon, **settings)
+        return TrainingEnvironment(
+            env,
+            params.horizon,
+            seed=seed % SEED_LIMIT,
+            worker_id=worker_id,
+            name=name,
+            action_history=params.action_history,
+            action_table=params.action_table,
+            potential=params.potential if has_potential(params) and kind == COLLECT else None,
+            strict_observation_bounds=params.strict_observation_bounds,
+        )
     except BaseException:
         if isinstance(env, EnvProcess):
             env.close()  # Its spaces can't be used.
@@ -78,14 +70,14 @@ def make_env(
 def make_collect_env(
     params: TrainParamsBase, worker_id: int, seed: int, env_id: int | None = None, **options: Any
 ) -> TrainingEnvironment:
-    """An environment to collect in; of a vector environment the first lane.
+    """An environment to collect in.
 
     Args:
       env_id: None: the worker's number.
       **options: As of `make_env`.
     """
     env_id = worker_id if env_id is None else env_id
-    return cast(TrainingEnvironment, make_env(params, COLLECT, seed, env_id, worker_id=worker_id, **options))
+    return make_env(params, COLLECT, seed, env_id, worker_id=worker_id, **options)
 
 
 def make_eval_env(
@@ -93,19 +85,12 @@ def make_eval_env(
 ) -> TrainingEnvironment:
     """An environment to evaluate in; arguments as of `make_collect_env`."""
     options = {"name": "the evaluation environment", "collect_env": collect_env, **options}
-    return cast(TrainingEnvironment, make_env(params, EVAL, seed, worker_id, worker_id=worker_id, **options))
+    return make_env(params, EVAL, seed, worker_id, worker_id=worker_id, **options)
 
 
 def make_play_env(params: TrainParamsBase, seed: int, render: bool) -> TrainingEnvironment:
     """The evaluation environment of worker 0, to play a policy in."""
     return make_eval_env(params, 0, None, seed, name="the environment", render=render)
-
-
-def all_lanes(params: TrainParamsBase, env: AnyEnvironment) -> AnyEnvironment:
-    """The environment itself, or a vector environment with all of its lanes where `env` is its first one."""
-    if not is_batched(env.user_env):
-        return env
-    return BatchedEnvironment(env.user_env, params.horizon, **_settings(params, COLLECT))
 
 
 def time_limit(params: TrainParamsBase) -> int | None:
@@ -117,16 +102,6 @@ def time_limit(params: TrainParamsBase) -> int | None:
         return time_limit_of(env)
     finally:
         getattr(env, "close", lambda: None)()
-
-
-def _settings(params: TrainParamsBase, kind: str) -> dict[str, Any]:
-    """Those of LaneEnvironment that the params decide."""
-    return {
-        "action_history": params.action_history,
-        "action_table": params.action_table,
-        "strict_observation_bounds": params.strict_observation_bounds,
-        "potential": params.potential if has_potential(params) and kind == COLLECT else None,
-    }
 
 
 def _log_mujoco_warnings() -> None:

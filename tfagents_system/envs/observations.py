@@ -5,7 +5,6 @@ Below, a trial of an environment checks what `reset` and `step` return.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -82,22 +81,33 @@ class _LeafWriter:
     def __init__(self, spec: array_spec.ArraySpec, space: Any, tell: Callable[[str], None] | None) -> None:
         self._spec, self._tell = spec, tell
         self._num_dimensions, self._dtype = len(spec.shape), np.dtype(spec.dtype)
-        self._bounds: Bounds | None = None
+        self._has_bounds = False
         self._sizes: np.ndarray | None = None
-        kind = space_kind(space)
-        if kind in ("Discrete", "MultiDiscrete"):
+        if space_kind(space) in ("Discrete", "MultiDiscrete"):
             self._sizes = one_hot_sizes(space)
             first = np.asarray(getattr(space, "start", 0)).reshape(-1)
             self._take: Callable[[np.ndarray, np.ndarray], bool] = functools.partial(_take_one_hot, self._sizes, first)
             return
-        self._take = _take_integers if self._dtype.kind in "iu" else _take_floats
-        if (bounds := Bounds.of(spec, getattr(space, "low", -np.inf), getattr(space, "high", np.inf))) is not None:
-            self._within = np.empty(spec.shape, self._dtype)
-            self._set_bounds(bounds)
+        is_integer = self._dtype.kind in "iu"
+        self._take = _take_integers if is_integer else _take_floats
+        self._set_bounds(getattr(space, "low", -np.inf), getattr(space, "high", np.inf), is_integer=is_integer)
 
-    def _set_bounds(self, bounds: Bounds) -> None:
-        self._bounds = bounds
-        self._low, self._high = bounds.in_dtype(self._dtype)
+    def _set_bounds(self, low: Any, high: Any, *, is_integer: bool) -> None:
+        """Bounds that no value of the dtype can violate are none."""
+        low, high = (np.broadcast_to(np.asarray(bound, np.float64), self._spec.shape) for bound in (low, high))
+        limits = np.iinfo(self._dtype) if is_integer else None
+        least, most = (-UNBOUNDED, UNBOUNDED) if limits is None else (float(limits.min), float(limits.max))
+        low, high = np.where(low > least, low, -np.inf), np.where(high < most, high, np.inf)
+        has_low, has_high = np.isfinite(low), np.isfinite(high)
+        self._has_bounds = bool((has_low | has_high).any())
+        bound = np.maximum(1.0, np.abs(np.where(has_low, low, np.where(has_high, high, 0.0))))
+        span = np.subtract(high, low, out=bound, where=has_low & has_high)
+        tolerance = 0.0 * span if is_integer else _BOUNDS_TOLERANCE * span
+        self._declared = low, high
+        # Float64 for integers: the largest of 64 bits is no float64, but then there is no bound.
+        dtype = np.dtype(np.float64) if is_integer else self._dtype
+        self._low, self._high = np.array(low - tolerance, dtype), np.array(high + tolerance, dtype)
+        self._within = np.empty(self._spec.shape, dtype)
 
     def write(self, values: Any, out: np.ndarray) -> None:
         """Writes `[...]`, or a batch `[N, ...]`, into an array of the same shape.
@@ -107,16 +117,16 @@ class _LeafWriter:
         """
         values = np.asarray(values)
         if (values.shape == out.shape or self._sizes is not None) and self._take(values, out):
-            if self._bounds is None:
+            if not self._has_bounds:
                 return
             within = clip(out, self._low, self._high, self._within if out.ndim == self._num_dimensions else None)
             # The fastest comparison, but it also finds signs of zeros that differ: hence the second test.
             if within.tobytes() == out.tobytes() or (within == out).all():
                 return
             if self._tell is not None:
-                self._tell(self._bounds.explain(self._spec.name, out))
-                outside = ((out < self._low) | (out > self._high)).reshape(-1, *self._spec.shape).any(axis=0)
-                self._set_bounds(self._bounds.without(outside))
+                self._tell(self._explain(out))
+                outside = (within != out).reshape(-1, *self._spec.shape).any(axis=0)
+                self._low[outside], self._high[outside] = -np.inf, np.inf
                 return
         if out.ndim == self._num_dimensions:
             self._refuse(values)
@@ -144,66 +154,16 @@ class _LeafWriter:
             array = value.astype(dtype)
         if not np.isfinite(array).all():
             raise ValueError(f"{spec.name} is not finite: {np.array2string(array, threshold=20)}")
-        assert self._bounds is not None
-        raise ValueError(self._bounds.explain(spec.name, array))
+        raise ValueError(self._explain(array))
 
-
-@dataclasses.dataclass(frozen=True)
-class Bounds:
-    """The declared bounds of one leaf of an observation; infinite if there are none.
-
-    Attributes:
-      low, high: float64, of the observation's shape.
-      tolerance: By how much it may leave them, of the same shape; 0 for integers.
-    """
-
-    low: np.ndarray
-    high: np.ndarray
-    tolerance: np.ndarray
-
-    @classmethod
-    def of(cls, spec: array_spec.ArraySpec, low: Any, high: Any) -> Bounds | None:
-        """The bounds that a value of that dtype can violate; None if there are none."""
-        low, high = (np.broadcast_to(np.asarray(bound, np.float64), spec.shape) for bound in (low, high))
-        dtype = np.dtype(spec.dtype)
-        is_integer = dtype.kind in "iu"
-        limits = np.iinfo(dtype) if is_integer else None
-        least, most = (-UNBOUNDED, UNBOUNDED) if limits is None else (float(limits.min), float(limits.max))
-        low, high = np.where(low > least, low, -np.inf), np.where(high < most, high, np.inf)
-        has_low, has_high = np.isfinite(low), np.isfinite(high)
-        if not (has_low.any() or has_high.any()):
-            return None
-        bound = np.maximum(1.0, np.abs(np.where(has_low, low, np.where(has_high, high, 0.0))))
-        span = np.subtract(high, low, out=bound, where=has_low & has_high)
-        return cls(low, high, np.zeros_like(span) if is_integer else _BOUNDS_TOLERANCE * span)
-
-    def without(self, elements: np.ndarray) -> Bounds:
-        """Bounds that these elements, a mask, can't violate."""
-        return Bounds(np.where(elements, -np.inf, self.low), np.where(elements, np.inf, self.high), self.tolerance)
-
-    def in_dtype(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-        """Low and high with the tolerance added, to compare arrays of a dtype with."""
-        low, high = self.low - self.tolerance, self.high + self.tolerance
-        if dtype.kind not in "iu":
-            return low.astype(dtype), high.astype(dtype)
-        limits = np.iinfo(dtype)
-
-        def integers(bound: np.ndarray, where_infinite: int) -> np.ndarray:
-            # The limits of 64 bits go in as integers: the nearest float64 to the highest is beyond it.
-            is_finite = np.isfinite(bound)
-            return np.where(is_finite, np.where(is_finite, bound, 0.0).astype(dtype), where_infinite).astype(dtype)
-
-        return integers(low, limits.min), integers(high, limits.max)
-
-    def explain(self, name: str, array: np.ndarray) -> str:
+    def _explain(self, array: np.ndarray) -> str:
         """Names the element that is furthest outside, of one observation or of a batch `[N, ...]`."""
-        excess = np.maximum(self.low - self.tolerance - array, array - self.high - self.tolerance)
+        excess = np.maximum(self._low - array, array - self._high)
         place = np.unravel_index(int(np.argmax(excess)), excess.shape)
-        index = place[array.ndim - self.low.ndim :]
-        value = float(array[place])
-        is_low = bool(value < self.low[index])
-        bound = float((self.low if is_low else self.high)[index])
-        element = f"{name}[{', '.join(map(str, index))}]" if index else name
+        index = place[array.ndim - self._num_dimensions :]
+        value, is_low = float(array[place]), bool(array[place] < self._low[index])
+        bound = float(self._declared[0 if is_low else 1][index])
+        element = f"{self._spec.name}[{', '.join(map(str, index))}]" if index else self._spec.name
         return (
             f"{element} is {value:.6g}, {'below its low' if is_low else 'above its high'} of {bound:.6g}: "
             "correct the observation, or widen the bound of the space"

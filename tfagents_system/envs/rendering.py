@@ -6,7 +6,6 @@ Drawing runs under SAC_ENV_PYTHON as well: standard library and NumPy only, Pyth
 from __future__ import annotations
 
 import ctypes.util
-import inspect
 import os
 import subprocess
 import sys
@@ -74,14 +73,6 @@ def enable_frames(env: Any) -> None:
                 pass  # A wrapper, which reports the mode of the environment inside.
         for lane in getattr(layer, "__dict__", {}).get("envs", []):  # Of a vector environment in one process.
             enable_frames(lane)
-
-
-def render_gym(env: Any) -> Any:
-    """The picture of a gym environment (`render(mode)`) or of a Gymnasium one (`render()`)."""
-    innermost = list(gym_layers(env))[-1]
-    if "mode" in inspect.signature(innermost.render).parameters:
-        return env.render(mode="rgb_array")
-    return env.render()
 
 
 def frame_of(render: Callable[[], Any], env: Any) -> np.ndarray:

@@ -15,7 +15,15 @@ import tree
 from tf_agents.specs import array_spec, tensor_spec
 
 from tfagents_system.envs.actions import actions_of
-from tfagents_system.envs.gym_driver import box_dtype, leaf_name, no_fixed_shape, one_hot_sizes, space_kind, text_key
+from tfagents_system.envs.gym_driver import (
+    PlainSpace,
+    box_dtype,
+    leaf_name,
+    no_fixed_shape,
+    one_hot_sizes,
+    space_kind,
+    text_key,
+)
 from tfagents_system.errors import UserError
 
 _TABLE = "action_table"
@@ -64,14 +72,6 @@ def _agent_spec(actions: Any) -> tensor_spec.BoundedTensorSpec:
     return tensor_spec.from_spec(actions.spec)
 
 
-class _SpecBox:
-    """What an ArraySpec says, as a Box: arrays of a PyEnvironment are taken as those of a gym environment."""
-
-    def __init__(self, spec: Any) -> None:
-        self.shape, self.dtype = tuple(spec.shape), np.dtype(spec.dtype)
-        self.low, self.high = getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)
-
-
 def spaces_of_array_specs(nest: Any) -> Any:
     """A PyEnvironment's specs as a nest of Boxes, with plain dictionaries for all other mappings, as it is on disk."""
     if isinstance(nest, Mapping):
@@ -80,7 +80,8 @@ def spaces_of_array_specs(nest: Any) -> Any:
         return type(nest)(*map(spaces_of_array_specs, nest))
     if isinstance(nest, list | tuple):
         return type(nest)(map(spaces_of_array_specs, nest))
-    return _SpecBox(nest)
+    low, high = getattr(nest, "minimum", -np.inf), getattr(nest, "maximum", np.inf)
+    return PlainSpace("Box", nest.shape, np.dtype(nest.dtype), low, high)
 
 
 def observation_spec_of(spaces: Any) -> Any:

@@ -1,12 +1,11 @@
-"""TrainingEnvironment: a single environment, the usual kind that workers step; and what it shares with vector ones.
+"""TrainingEnvironment wraps what `env_ctor` returned for training, and writes its steps into columns.
 
-A worker has N lanes with an episode each: N single environments (`SingleLanes`), or those of one vector environment
-(batched_environment.py). Both write their steps into columns.
+It has N lanes with an episode each. A single environment is one lane; a worker steps several of these as `SingleLanes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +13,10 @@ import tree
 from tf_agents.environments import py_environment
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.envs import rendering
 from tfagents_system.envs.actions import ActionHistory, actions_of, is_finite
-from tfagents_system.envs.backends import Backend, make_backend
-from tfagents_system.envs.devices import Device, device_of
+from tfagents_system.envs.backends import LanesStep, make_backend
+from tfagents_system.envs.devices import device_of
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.gym_driver import RECORD_PREFIX, GoalFunctions, set_evaluation_episode
 from tfagents_system.envs.history import ACTION_HISTORY, leaf_names
@@ -76,34 +76,42 @@ class StepNews(NamedTuple):
     first_potential: np.ndarray | None = None
     faults: Mapping[int, EnvironmentFault] = {}
 
+    def info_of(self, lane: int) -> dict[str, Any]:
+        """A lane's own entries of the infos."""
+        entries = dict[str, Any]()
+        for info, lanes in self.infos:
+            if isinstance(lanes, int):
+                entries |= info if lanes == lane else {}
+            elif lanes is None or lanes[lane]:
+                for key, values in info.items():
+                    mask = info.get(f"_{key}")
+                    # Not of words and dictionaries, and of what only other lanes have said.
+                    if hasattr(values, "__array__") and np.ndim(values) and (mask is None or np.asarray(mask)[lane]):
+                        entries[key] = np.asarray(values)[lane]
+        return entries
+
     def records_of(self, lane: int) -> dict[str, Any]:
         """What a lane's infos have under `record/...`."""
-        records = dict[str, Any]()
-        for info, lanes in self.infos:
-            keys = [key for key in info if isinstance(key, str) and key.startswith(RECORD_PREFIX)]
-            if isinstance(lanes, int):
-                records |= {key: info[key] for key in keys if lanes == lane}
-            elif lanes is None or lanes[lane]:
-                masks = {key: info.get(f"_{key}") for key in keys}
-                records |= {key: info[key][lane] for key, mask in masks.items() if mask is None or mask[lane]}
-        return records
+        return {key: value for key, value in self.info_of(lane).items() if str(key).startswith(RECORD_PREFIX)}
 
 
 _NO_NEWS = StepNews()
 
 
-class LaneEnvironment:
-    """Wraps what `env_ctor` returned for training.
+class TrainingEnvironment(py_environment.PyEnvironment):
+    """An environment as workers step it: single or with several lanes.
 
     Observations are nests of float32 or integer arrays. Actions are nests of float32 vectors in [-1, 1], scaled to the
     environment's own bounds, or of numbers of actions (see actions.py). Episodes end after `horizon` steps at the
     latest, and a time limit, this one or the environment's, keeps the discount; only a termination sets it to 0.
 
+    As a PyEnvironment it is its first lane, and all others get the same actions: observations are copies, and a step
+    behind an episode's last one begins the next.
+
     Args:
-      backend: The environment.
-      num_lanes: N.
+      env: What `env_ctor` returned.
       horizon: Maximum steps of an episode.
-      device: Of an environment that acts in real time.
+      seed: For the environment and its action space, each lane gets one of its own from it; None leaves them.
       worker_id: Named in errors.
       name: Which environment of the worker; named in errors.
       action_history: Last actions that its observations hold, see ActionHistory.
@@ -113,19 +121,30 @@ class LaneEnvironment:
 
     Attributes:
       user_env: What `env_ctor` returned.
+      is_vector: It steps all of its lanes together: `reset_lanes` and `step_lanes`.
       num_lanes: N.
+      can_reseed: `reseed` has an effect: EnvPool takes a seed only when it is built.
+      device: Of an environment that acts in real time; None of any other.
       environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds.
       actions: Nest of LeafActions: what the agent's actions are in the environment.
+      info: The info of the (first lane's) last step; empty after a reset.
       episodes_ended: Episodes completed since it was built, of all lanes.
+      evaluation_episode: Which of an evaluation's episodes the next one is, of which a single environment is told if it
+        has `set_evaluation_episode(number)`; None: it is of no evaluation.
+      begins_episodes: A lane's next episode begins by itself: see StepNews.began.
+
+    Raises:
+      UserError: It is not an environment, or SAC can't be trained on it.
     """
+
+    begins_episodes = True
 
     def __init__(
         self,
-        backend: Backend,
-        num_lanes: int,
+        env: Any,
         horizon: int,
-        device: Device | None = None,
         *,
+        seed: int | None = None,
         worker_id: int = 0,
         name: str = "the environment",
         action_history: int = 0,
@@ -133,23 +152,29 @@ class LaneEnvironment:
         potential: Potential | None = None,
         strict_observation_bounds: bool = False,
     ) -> None:
-        self._backend = backend
-        self.user_env = backend.user_env
-        self.num_lanes = num_lanes
+        super().__init__(handle_auto_reset=False)
+        backend = self._backend = make_backend(env, seed)
+        self.user_env, self.is_vector, self.num_lanes = backend.user_env, backend.is_vector, backend.num_lanes
+        self.can_reseed = backend.can_reseed
+        self.device = None if self.is_vector else device_of(backend.layers())
+        if self.device is not None:
+            self.device.limit_steps(horizon)
         self.environment_action_spec = action_spec_of(backend.action_spaces)
         self.actions = actions_of(self.environment_action_spec, action_table, backend.action_spaces)
         self._leaf_actions = tree.flatten(self.actions)
         self._action_spec = tree.map_structure(lambda leaf: leaf.spec, self.actions)
         self._has_nested_actions = tree.is_nested(self._action_spec)
         self._observation_spec = observation_spec_of(backend.observation_spaces)
-        full_name = f"worker {worker_id}: {name}"
         self._writer = ObservationWriter(
-            self._observation_spec, backend.observation_spaces, full_name, is_strict=strict_observation_bounds
+            self._observation_spec,
+            backend.observation_spaces,
+            f"worker {worker_id}: {name}",
+            is_strict=strict_observation_bounds,
         )
         self._history: ActionHistory | None = None
         if action_history:
-            default = None if device is None else device.default_action(self.actions)
-            self._history = ActionHistory(action_history, self.actions, default, num_lanes)
+            default = None if self.device is None else self.device.default_action(self.actions)
+            self._history = ActionHistory(action_history, self.actions, default, self.num_lanes)
             self._observation_spec = self._history.spec(self._observation_spec)
             self._history_leaf = leaf_names(self._observation_spec).index(ACTION_HISTORY)
         self._potential = potential
@@ -157,7 +182,12 @@ class LaneEnvironment:
         self._worker_id = worker_id
         self._name = name
         self._steps = self._episodes = 0
+        self._is_over = True  # Of the PyEnvironment: a step begins an episode.
+        self._lengths = np.zeros(self.num_lanes, np.int64)  # Steps of the lanes' episodes, of a vector environment.
+        self._first = [leaf[0] for leaf in self.new_columns().observation] if self.is_vector else []
+        self.info: Mapping[str, Any] = {}
         self.episodes_ended = 0
+        self.evaluation_episode: int | None = None
 
     def observation_spec(self) -> Any:
         """Of one lane, without batch dimension."""
@@ -172,26 +202,26 @@ class LaneEnvironment:
         """Its first observation beyond its bounds, in words; empty where there was none."""
         return self._writer.outside
 
+    @property
+    def goal_functions(self) -> GoalFunctions:
+        """Rewards as a function of goals, as far as the environment has it."""
+        return GoalFunctions(self._backend.layers())
+
+    @property
+    def position(self) -> str:
+        """Its approximate position, for a message: `environment 0 (about step 12 of episode 3)`."""
+        where = f"its {self.num_lanes} lanes" if self.is_vector else f"episode {self._episodes}"
+        return f"{self._name} (about step {self._steps} of {where})"
+
     def new_columns(self, rows: int = 1) -> StepColumns:
         """For so many steps."""
         specs = tree.flatten(self._observation_spec)
         return StepColumns(specs, self.num_lanes, rows, has_potential=self._potential is not None)
 
-    def _to_environment(self, leaves: Sequence[Any]) -> Any:
-        """The environment's action, from the leaves of the agent's."""
-        if not self._has_nested_actions:
-            return self._leaf_actions[0].to_environment(leaves[0])
-        taken = [actions.to_environment(leaf) for actions, leaf in zip(self._leaf_actions, leaves, strict=True)]
-        return tree.unflatten_as(self._action_spec, taken)
-
-    def _own_leaves(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
-        """The leaves that the environment itself gives: without the action history."""
-        return leaves if self._history is None else [leaf for k, leaf in enumerate(leaves) if k != self._history_leaf]
-
-    def _potential_of(self, leaves: Sequence[np.ndarray]) -> float:
-        """That of one lane's observation, `[...]` each."""
-        assert self._potential is not None
-        return to_number("potential", self._potential(tree.unflatten_as(self._observation_spec, leaves)))
+    def reseed(self, seed: int) -> None:
+        """Seeds the next episode and those after it."""
+        self._backend.reseed(seed)
+        self._is_over = True
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets parameters of the environment, in all lanes; new episodes are to begin before the next step.
@@ -202,71 +232,59 @@ class LaneEnvironment:
           UserError: The environment has no such parameter; the message names those it has.
         """
         if self._episodes == 0:
-            self._begin_episodes()  # Some simulators are built by the first reset: before it, nothing can be set.
+            self.reset()  # Some simulators are built by the first reset: before it, nothing can be set.
         self._backend.set_state(state)
+        self._is_over = True
 
-    def _begin_episodes(self) -> None:
-        """Resets all lanes."""
-        raise NotImplementedError
+    def render_frame(self) -> np.ndarray:
+        """A picture of the current state, `[H, W, 3]` uint8.
+
+        Raises:
+          UserError: The environment returns none.
+        """
+        return rendering.frame_of(self._backend.render, self.user_env)
+
+    @property
+    def frames_per_second(self) -> float:
+        """Frames per second of a video of it."""
+        return rendering.frames_per_second(list(self._backend.layers()))
 
     def close(self) -> None:
         """Frees what the environment holds."""
         self._backend.close()
 
+    # Its lanes.
 
-class TrainingEnvironment(LaneEnvironment, py_environment.PyEnvironment):
-    """Wraps a single environment, which is one lane; of a vector environment the first lane.
+    def reset_lanes(self, columns: StepColumns, lanes: Any = 0) -> None:
+        """Begins an episode, of a vector environment one in each lane; writes what it observes as the newest one.
 
-    As a PyEnvironment its observations are copies, and a step behind an episode's last one begins the next.
-
-    Args:
-      env: What `env_ctor` returned.
-      horizon: Maximum steps of an episode.
-      seed: For the environment and its action space; None leaves them as they are.
-      **settings: As of LaneEnvironment.
-
-    Attributes:
-      info: The info of the last step; empty after a reset.
-      device: Of an environment that acts in real time; None of any other.
-      evaluation_episode: Which of an evaluation's episodes the next one is, of which the environment is told if it has
-        `set_evaluation_episode(number)`; None: it is of no evaluation.
-
-    Raises:
-      UserError: It is not an environment, or SAC can't be trained on it.
-    """
-
-    def __init__(self, env: Any, horizon: int, *, seed: int | None = None, **settings: Any) -> None:
-        py_environment.PyEnvironment.__init__(self, handle_auto_reset=False)
-        backend = make_backend(env, seed)
-        self.device = device_of(backend.layers())
-        if self.device is not None:
-            self.device.limit_steps(horizon)
-        LaneEnvironment.__init__(self, backend, 1, horizon, self.device, **settings)
-        self.info: Mapping[str, Any] = {}
-        self.evaluation_episode: int | None = None
-        self._is_over = True
-
-    def reset_lane(self, columns: StepColumns, lane: int = 0) -> None:
-        """Begins an episode; writes its first observation as the newest one of a lane.
+        Args:
+          columns: Get the observations.
+          lanes: Of the columns: the lane of a single environment. A vector environment has all of them.
 
         Raises:
           EnvironmentFault: It has failed.
         """
         self._steps = 0
-        self._episodes += 1
+        self._episodes += self.num_lanes
+        self._lengths[:] = 0
+        self.info = {}
         if self._history is not None:
             self._history.clear()
+        index = slice(None) if self.is_vector else lanes
+        leaves = [leaf[columns.row, index, ...] for leaf in columns.observation]
         try:
-            if self.evaluation_episode is not None:
+            if self.evaluation_episode is not None and not self.is_vector:
                 set_evaluation_episode(self._backend.layers(), self.evaluation_episode)
-            self._write(self._backend.reset(), columns, columns.row, lane)
+            self._write(self._backend.reset(), leaves)
+            if columns.potential is not None:
+                columns.potential[columns.row, index] = self._potentials(leaves)
         except Exception as error:
             raise self._fault(error) from error
-        self.info = {}
         self._is_over = False
 
     def step_lane(self, action: Sequence[np.ndarray], columns: StepColumns, lane: int = 0) -> bool:
-        """Takes the agent's action; writes the step as the next one of a lane.
+        """Takes the agent's action in a single environment; writes the step as the next one of a lane.
 
         Args:
           action: Leaves `[...]`.
@@ -287,11 +305,14 @@ class TrainingEnvironment(LaneEnvironment, py_environment.PyEnvironment):
         row = columns.row
         try:
             observation, reward, discount, is_over, info = self._backend.step(taken)
-            self._write(observation, columns, row + 1, lane)
+            leaves = [leaf[row + 1, lane, ...] for leaf in columns.observation]
+            self._write(observation, leaves)
             columns.reward[row, lane] = to_number("reward", reward)
             if discount != 0.0 and discount != 1.0:
                 _check_discount(discount)
             columns.discount[row, lane] = discount
+            if columns.potential is not None:
+                columns.potential[row + 1, lane] = self._potentials(leaves)
         except Exception as error:
             raise self._fault(error) from error
         self.info = info or {}
@@ -301,27 +322,135 @@ class TrainingEnvironment(LaneEnvironment, py_environment.PyEnvironment):
             return True
         return False
 
-    def _write(self, observation: Any, columns: StepColumns, row: int, lane: int) -> None:
-        leaves = [leaf[row, lane, ...] for leaf in columns.observation]
-        if self._history is None:
-            self._writer.write(observation, leaves)
-        else:
-            self._writer.write(observation, self._own_leaves(leaves))
-            leaves[self._history_leaf][...] = self._history.values[0]
-        if columns.potential is not None and self._potential is not None:
-            columns.potential[row, lane] = self._potential_of(leaves)
+    def step_lanes(self, action: Sequence[np.ndarray], columns: StepColumns, lanes: Sequence[int] = ()) -> StepNews:
+        """Steps all lanes of a vector environment; writes the step as the next one.
+
+        Observations are what the step has led to: the true last one where an episode has ended.
+
+        Args:
+          action: Leaves `[N, ...]`, the agent's.
+          columns: Get observations, rewards and discounts: this is their only copy.
+
+        Returns:
+          The news, whose arrays are valid until the next call.
+
+        Raises:
+          EnvironmentFault, FloatingPointError: See `step_lane`.
+        """
+        taken = self._to_environment(action)
+        self._steps += 1
+        try:
+            return self._take(self._backend.step(taken), action, columns)
+        except Exception as error:
+            raise self._fault(error) from error
+
+    def _take(self, step: LanesStep, action: Sequence[np.ndarray], columns: StepColumns) -> StepNews:
+        """Checks and converts a step, and begins episodes in lanes that the environment itself does not."""
+        row, out = columns.row, [leaf[columns.row + 1] for leaf in columns.observation]
+        columns.reward[row] = _column("reward", step.reward, self.num_lanes)
+        columns.discount[row] = step.discount
+        if self._history is not None:
+            self._history.add(action)
+        self._write(step.observation, out)
+        self._lengths += 1
+        if step.resting is not None:
+            self._lengths[step.resting] = 0
+        began = step.began
+        if began is not None:
+            for first, observation in zip(self._first, out, strict=True):
+                first[:] = observation
+            for lane, observation in step.last.items():
+                self._write_lane(lane, observation, out)
+        is_over = step.is_last | (self._lengths >= self._horizon)
+        waits = is_over & ~step.is_last if self._backend.begins_episodes else is_over
+        if waits.any():
+            self._begin_episodes(waits)
+            began = waits if began is None else began | waits
+        first_potential = None
+        if began is not None:
+            self._lengths[began] = 0
+            if self._history is not None:
+                self._history.clear(began)
+                self._first[self._history_leaf][began] = self._history.values[began]
+            if columns.potential is not None:
+                first_potential = self._potentials(self._first, np.flatnonzero(began))
+        if columns.potential is not None:
+            columns.potential[row + 1] = self._potentials(out)
+        ended = np.flatnonzero(is_over).tolist()
+        self.episodes_ended += len(ended)
+        self._episodes += len(ended)
+        return StepNews(ended, step.infos(), began, self._first, first_potential)
+
+    def _begin_episodes(self, waits: np.ndarray) -> None:
+        """Begins the next episodes of lanes that are over, where the environment does not."""
+        if not self._backend.can_reset_lanes:
+            raise ValueError(
+                f"lane {int(np.argmax(waits))} has reached the horizon of {self._horizon} steps, and this vector "
+                "environment can't reset single lanes: give it a time limit of its own that is not above the horizon, "
+                "or raise the horizon"
+            )
+        for lane, observation in self._backend.reset_lanes(waits).items():
+            self._write_lane(lane, observation, self._first)
+
+    def _write(self, observation: Any, leaves: list[np.ndarray]) -> None:
+        """Writes the environment's observation, or a batch of all lanes, and the last actions."""
+        self._writer.write(observation, self._own_leaves(leaves))
+        if self._history is not None:
+            leaves[self._history_leaf][...] = self._history.values
+
+    def _write_lane(self, lane: int, observation: Any, out: Sequence[np.ndarray]) -> None:
+        """Writes the environment's observation of one lane into leaves `[N, ...]`."""
+        try:
+            self._writer.write(observation, self._own_leaves([leaf[lane, ...] for leaf in out]))
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"lane {lane}: {error}") from None
+
+    def _own_leaves(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
+        """The leaves that the environment itself gives: without the action history."""
+        return leaves if self._history is None else [leaf for k, leaf in enumerate(leaves) if k != self._history_leaf]
+
+    def _potentials(self, leaves: Sequence[np.ndarray], lanes: Iterable[int] | None = None) -> Any:
+        """That of an observation; of a batch `[N]` float32, 0 in other lanes than these."""
+        assert self._potential is not None
+        if not self.is_vector:
+            return to_number("potential", self._potential(tree.unflatten_as(self._observation_spec, leaves)))
+        potentials = np.zeros(self.num_lanes, np.float32)
+        for lane in range(self.num_lanes) if lanes is None else lanes:
+            observation = tree.unflatten_as(self._observation_spec, [leaf[lane] for leaf in leaves])
+            potentials[lane] = to_number("potential", self._potential(observation))
+        return potentials
+
+    def _to_environment(self, leaves: Sequence[Any]) -> Any:
+        """The environment's action, from the leaves of the agent's."""
+        if not self._has_nested_actions:
+            return self._leaf_actions[0].to_environment(leaves[0])
+        taken = [actions.to_environment(leaf) for actions, leaf in zip(self._leaf_actions, leaves, strict=True)]
+        return tree.unflatten_as(self._action_spec, taken)
+
+    def _fault(self, error: Exception) -> EnvironmentFault:
+        self._is_over = True
+        where = ""
+        if self.is_vector:
+            where = f"step {self._steps} of its {self.num_lanes} lanes" if self._steps else "a reset of its lanes"
+        return EnvironmentFault(self._worker_id, self._steps, self._episodes, error, self._name, where)
+
+    # The PyEnvironment.
 
     def _reset(self) -> ts.TimeStep:
         columns = self.new_columns()
-        self.reset_lane(columns)
+        self.reset_lanes(columns)
         return ts.TimeStep(_FIRST, _NO_REWARD, _KEPT, self._observation_of(columns, 0))
 
     def _step(self, action: Any) -> ts.TimeStep:
         if self._is_over:
             return self._reset()
-        columns = self.new_columns()
-        is_last = self.step_lane(tree.flatten_up_to(self._action_spec, action), columns)
-        step_type, observation = _LAST if is_last else _MID, self._observation_of(columns, 1)
+        columns, leaves = self.new_columns(), tree.flatten_up_to(self._action_spec, action)
+        if self.is_vector:
+            news = self.step_lanes([np.stack([leaf] * self.num_lanes) for leaf in leaves], columns)
+            self.info, self._is_over = news.info_of(0), 0 in news.ended
+        else:
+            self.step_lane(leaves, columns)
+        step_type, observation = _LAST if self._is_over else _MID, self._observation_of(columns, 1)
         return ts.TimeStep(step_type, columns.reward[0, 0], columns.discount[0, 0], observation)
 
     def _observation_of(self, columns: StepColumns, row: int) -> Any:
@@ -345,60 +474,16 @@ class TrainingEnvironment(LaneEnvironment, py_environment.PyEnvironment):
         """An agent's action as the environment takes it."""
         return self._to_environment(tree.flatten_up_to(self._action_spec, action))
 
-    def _fault(self, error: Exception) -> EnvironmentFault:
-        self._is_over = True
-        return EnvironmentFault(self._worker_id, self._steps, self._episodes, error, self._name)
-
-    @property
-    def position(self) -> str:
-        """Its approximate position, for a message: `environment 0 (about step 12 of episode 3)`."""
-        return f"{self._name} (about step {self._steps} of episode {self._episodes})"
-
-    def reseed(self, seed: int) -> None:
-        """Seeds the next episode and those after it."""
-        self._backend.reseed(seed)
-        self._is_over = True
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """See LaneEnvironment; the next step starts a new episode."""
-        super().set_state(state)
-        self._is_over = True
-
-    def _begin_episodes(self) -> None:
-        self.reset()
-
-    @property
-    def goal_functions(self) -> GoalFunctions:
-        """Rewards as a function of goals, as far as the environment has it."""
-        return GoalFunctions(self._backend.layers())
-
-    def render_frame(self) -> np.ndarray:
-        """A picture of the current state, `[H, W, 3]` uint8.
-
-        Raises:
-          UserError: The environment returns none.
-        """
-        from tfagents_system.envs import rendering
-
-        return rendering.frame_of(self._backend.render, self.user_env)
-
-    @property
-    def frames_per_second(self) -> float:
-        """Frames per second of a video of it."""
-        from tfagents_system.envs import rendering
-
-        return rendering.frames_per_second(list(self._backend.layers()))
-
 
 class SingleLanes:
-    """Single environments, each a lane; methods as of BatchedEnvironment, but for what is said here.
+    """Single environments, each a lane; methods as of a vector environment, but for what is said here.
 
     Args:
       envs: The environments; one may be replaced before it is reset.
 
     Attributes:
       num_lanes: N.
-      begins_episodes: A lane's next episode begins with `reset`.
+      begins_episodes: A lane's next episode begins with `reset_lanes`.
     """
 
     begins_episodes = False
@@ -406,19 +491,14 @@ class SingleLanes:
     def __init__(self, envs: Sequence[TrainingEnvironment]) -> None:
         self._envs = envs
         self.num_lanes = len(envs)
+        self.observation_spec, self.action_spec = envs[0].observation_spec, envs[0].action_spec
 
-    def observation_spec(self) -> Any:
-        return self._envs[0].observation_spec()
-
-    def action_spec(self) -> Any:
-        return self._envs[0].action_spec()
-
-    def reset(self, columns: StepColumns, lanes: Sequence[int]) -> None:
+    def reset_lanes(self, columns: StepColumns, lanes: Sequence[int]) -> None:
         """Begins an episode in these lanes."""
         for lane in lanes:
-            self._envs[lane].reset_lane(columns, lane)
+            self._envs[lane].reset_lanes(columns, lane)
 
-    def step(self, action: Sequence[np.ndarray], columns: StepColumns, lanes: Sequence[int]) -> StepNews:
+    def step_lanes(self, action: Sequence[np.ndarray], columns: StepColumns, lanes: Sequence[int]) -> StepNews:
         """Steps these lanes; those that fail are among the `faults`."""
         ended: list[int] = []
         infos: list[tuple[Mapping[str, Any], int]] = []
@@ -433,6 +513,11 @@ class SingleLanes:
             except EnvironmentFault as fault:
                 faults[lane] = fault
         return StepNews(ended, infos, faults=faults) if ended or infos or faults else _NO_NEWS
+
+
+def lanes_of(envs: Sequence[TrainingEnvironment]) -> TrainingEnvironment | SingleLanes:
+    """A worker's environments as lanes: a vector environment is the only one, single ones are a lane each."""
+    return envs[0] if envs[0].is_vector else SingleLanes(envs)
 
 
 def to_number(name: str, value: Any) -> float:
@@ -454,3 +539,15 @@ def _check_discount(value: Any) -> None:
     discount = to_number("discount", value)
     if not 0.0 <= discount <= 1.0:
         raise ValueError(f"the discount is {discount}: it must be from 0 to 1")
+
+
+def _column(name: str, values: Any, count: int) -> np.ndarray:
+    """One finite number for each lane, float32."""
+    column = np.asarray(values)
+    if column.shape != (count,):
+        raise ValueError(f"the {name} has shape {column.shape}: expected one number for each of {count} lanes")
+    is_finite = np.abs(column) <= MAX_FLOAT32
+    if not is_finite.all():
+        lane = int(np.argmin(is_finite))
+        raise ValueError(f"lane {lane}: the {name} is {column[lane]}: it must be finite, as float32")
+    return column.astype(np.float32)

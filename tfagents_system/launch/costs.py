@@ -167,7 +167,6 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
     Returns:
       What a step costs, and the mean number of steps of an episode; None if none has ended.
     """
-    from tfagents_system.envs import loading
     from tfagents_system.policies.worker_policy import make_worker_policy
     from tfagents_system.transport.segments import run_layout
     from tfagents_system.worker.actors import PolicyActor
@@ -176,8 +175,7 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
 
     for env in envs:
         env.reset()  # Some simulators load their model now.
-    envs = [loading.all_lanes(params, env) for env in envs]
-    lanes = sum(getattr(env, "num_lanes", 1) for env in envs)
+    lanes = sum(env.num_lanes for env in envs)
     actor = PolicyActor(
         make_worker_policy(agent, seed, lanes, params.frame_stack, params.actor_observations), greedy=False
     )

@@ -32,8 +32,6 @@ from tfagents_system.agents.encoder import convolutions, has_own_networks, is_en
 from tfagents_system.checks.findings import Findings
 from tfagents_system.checks.rules import integer_from, is_kept, near_misses
 from tfagents_system.envs import actions, loading, rendering
-from tfagents_system.envs.backends import is_batched
-from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import EnvProcess
@@ -235,7 +233,7 @@ class EnvironmentTrial:
 
     def _check_repetition(self, env: TrainingEnvironment) -> None:
         """A restarted worker repeats the episode under way; it can't repeat several, nor steps in real time."""
-        is_single = self.envs_per_worker == 1 and env.device is None and not is_batched(env.user_env)
+        is_single = self.envs_per_worker == 1 and env.device is None and not env.is_vector
         if self.deterministic and self.params.env_steps_per_iter is not None and not is_single:
             self.findings.error(
                 ENVIRONMENT,
@@ -247,11 +245,9 @@ class EnvironmentTrial:
     def _check_lanes(self, env: TrainingEnvironment) -> None:
         """Steps all lanes of a vector environment until an episode has ended and another one begun."""
         params = self.params
-        lanes = loading.all_lanes(params, env)
-        assert isinstance(lanes, BatchedEnvironment)
-        count = lanes.num_lanes
+        count = env.num_lanes
         errors = [several_vectors(self.envs_per_worker, count)] if self.envs_per_worker > 1 else []
-        if self.deterministic and not lanes.can_reseed:
+        if self.deterministic and not env.can_reseed:
             errors.append(
                 "SAC_DETERMINISTIC=1 seeds the environment anew for each iteration, and EnvPool takes a seed only when "
                 "it is built: use SAC_DETERMINISTIC=0, or gymnasium.make_vec"
@@ -263,9 +259,10 @@ class EnvironmentTrial:
             if getattr(params, name)
         ]
         self.findings.error(CONTRACT, *errors)
-        end = _step_lanes(lanes)
-        if not env.outside:
-            self._note_outside(lanes)
+        was_outside = env.outside
+        end = _step_lanes(env)
+        if not was_outside:
+            self._note_outside(env)
         self.findings.fact(CONTRACT, f"{count} lanes" + (f", the first episode ends after {end} steps" if end else ""))
 
     def _try_steps(self, stack: contextlib.ExitStack, env: TrainingEnvironment) -> None:
@@ -273,7 +270,7 @@ class EnvironmentTrial:
         params, findings = self.params, self.findings
         first_steps = self._try_episode(env)
         self._note_outside(env)
-        if self._is_fine and is_batched(env.user_env):
+        if self._is_fine and env.is_vector:
             self.enter("reset() or step() of all lanes of the collect environment")
             with told(findings, CONTRACT, "the collect environment"):
                 self._check_lanes(env)
@@ -287,7 +284,7 @@ class EnvironmentTrial:
             check_values(params, env, eval_env, findings, self.enter)
             _rest(env)
 
-    def _note_outside(self, env: TrainingEnvironment | BatchedEnvironment) -> None:
+    def _note_outside(self, env: TrainingEnvironment) -> None:
         if first := env.outside:
             self.findings.note(CONTRACT, f"{first}. It is kept; strict_observation_bounds = True makes it a fault")
 
@@ -302,7 +299,7 @@ class EnvironmentTrial:
         with contextlib.suppress(Exception):
             # TF-Agents' wrappers forward `action_space` to the gym environment inside, but return time steps.
             has_other_contract = isinstance(env.user_env, py_environment.PyEnvironment | EnvProcess)
-            if not has_other_contract and not is_batched(env.user_env):
+            if not has_other_contract and not env.is_vector:
                 check_contract(env.user_env, contract, _user_action(env))
         _rest(env)
         if not contract.errors:
@@ -458,15 +455,15 @@ class EnvironmentTrial:
             self.findings.note(RENDERING, f"{fault}; training needs no pictures")
 
 
-def _step_lanes(lanes: BatchedEnvironment) -> int | None:
+def _step_lanes(lanes: TrainingEnvironment) -> int | None:
     """The step in which the first episode ended; None if none did in time."""
     rng = np.random.default_rng(0)
     columns = lanes.new_columns()
-    lanes.reset(columns)
+    lanes.reset_lanes(columns)
     until, steps, end = time.perf_counter() + EPISODE_SECS, 0, None
     while time.perf_counter() < until and (end is None or steps < end + 3):  # The next episode's first steps, too.
         specs = tree.flatten(lanes.action_spec())
-        step = lanes.step([actions.random_actions(spec, rng, lanes.num_lanes) for spec in specs], columns)
+        step = lanes.step_lanes([actions.random_actions(spec, rng, lanes.num_lanes) for spec in specs], columns)
         steps += 1
         if end is None and step.ended:
             end = steps
@@ -806,7 +803,7 @@ def check_values(
     if not failed:
         words = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
         findings.fact(CURRICULUM, f"set_state works with {words}")
-    if collect_env.device or is_batched(collect_env.user_env) or isinstance(collect_env.user_env, EnvProcess):
+    if collect_env.device or collect_env.is_vector or isinstance(collect_env.user_env, EnvProcess):
         return  # Its attributes can't be seen.
     for name in values.keys() - failed:
         enter(f"set_state() of {name} or step() with it")

@@ -17,7 +17,6 @@ import numpy as np
 from tfagents_system.envs.env_process import build_timeout_secs
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.gym_driver import seed_episode
-from tfagents_system.envs.loading import AnyEnvironment
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.machine.watchdog import Watchdog
 from tfagents_system.role import EPISODE_STREAM, EVAL_STREAM, Role
@@ -58,12 +57,12 @@ class EnvironmentGuard:
         self._worker_id = worker_id
         self._build_timeout_secs = build_timeout_secs(step_timeout_secs)
 
-    def stepping(self, envs: Sequence[AnyEnvironment]) -> None:
+    def stepping(self, envs: Sequence[TrainingEnvironment]) -> None:
         """They have their time for a step from now on."""
         where = "its environment" if self.is_real_time else ", ".join(env.position for env in envs)
         self._watchdog.arm(f"worker {self._worker_id}: {where}")
 
-    def still_stepping(self, envs: Sequence[AnyEnvironment]) -> None:
+    def still_stepping(self, envs: Sequence[TrainingEnvironment]) -> None:
         """As `stepping`, once a second at most."""
         if self._watchdog.is_due():
             self.stepping(envs)
@@ -240,8 +239,7 @@ class EpisodeRunner:
         def begin_episode(env: int) -> None:
             self._begin_episode(Place(is_eval, env))
             begun[env] = to_play.popleft() if to_play else None
-            if isinstance(environment := self._envs(is_eval)[env], TrainingEnvironment):
-                environment.evaluation_episode = begun[env]
+            self._envs(is_eval)[env].evaluation_episode = begun[env]
             on_start(env)
 
         def answer(env: int, fault: EnvironmentFault) -> None:
@@ -290,7 +288,7 @@ class EpisodeRunner:
         with self._guard.busy(f"set_state() for the evaluation of iteration {iteration}"):
             self.environments.set_evaluated(iteration)
 
-    def _envs(self, is_eval: bool) -> list[AnyEnvironment]:
+    def _envs(self, is_eval: bool) -> list[TrainingEnvironment]:
         return self.environments.evaluation if is_eval else self.environments.collect
 
     def _begin_episode(self, place: Place) -> None:
@@ -352,7 +350,7 @@ class EpisodeRunner:
         seed_episode(self._envs(False)[env], seed)
         return seed
 
-    def _reseed(self, env: AnyEnvironment) -> None:
+    def _reseed(self, env: TrainingEnvironment) -> None:
         """Of an environment that begins again, or replaces one that failed."""
         if self._role.deterministic:
             env.reseed(next(self._seeds) % 2**31)

@@ -17,8 +17,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.gym_driver import LOG_PREFIX, SUCCESS_KEYS
-from tfagents_system.envs.loading import AnyEnvironment, lanes_of
-from tfagents_system.envs.training_environment import Infos, StepNews
+from tfagents_system.envs.training_environment import Infos, StepNews, TrainingEnvironment, lanes_of
 from tfagents_system.policies.worker_policy import LaneSteps
 from tfagents_system.transport.episode_reports import Episode
 from tfagents_system.transport.segments import Layout
@@ -155,7 +154,7 @@ class Rollout:
 
     def __init__(
         self,
-        envs: Sequence[AnyEnvironment],
+        envs: Sequence[TrainingEnvironment],
         actor: Actor,
         *,
         new_builder: Callable[[], SegmentBuilder] | None = None,
@@ -294,7 +293,7 @@ class Rollout:
             self._make_room()
         before = None if self._watched is None else copy.copy(self._steps)
         began = perf_counter()
-        news = self._news = self._lanes.step(action, columns, self._running)
+        news = self._news = self._lanes.step_lanes(action, columns, self._running)
         self._times.simulator += perf_counter() - began
         for lane, fault in news.faults.items():
             self._fail(fault, lane)
@@ -362,7 +361,7 @@ class Rollout:
             self._log_rewards()
             columns.row = self._full_at = self._logged = 0
         try:
-            self._lanes.reset(columns, lanes)
+            self._lanes.reset_lanes(columns, lanes)
         except EnvironmentFault as fault:
             self._fail(fault, env)
             return

@@ -15,8 +15,6 @@ from tf_agents.environments import batched_py_environment, suite_gym
 
 from tests.support.fakes import CounterEnv, NumberedEnv
 from tests.support.lanes_for_tests import NumberedLane, vector_of
-from tfagents_system.envs.backends import is_batched
-from tfagents_system.envs.batched_environment import BatchedEnvironment
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
@@ -34,13 +32,13 @@ class Driven:
     """A batched environment with the columns of one step."""
 
     def __init__(self, env: Any, horizon: int = 12, **kwargs: Any) -> None:
-        self.env = BatchedEnvironment(env, horizon, **kwargs)
+        self.env = TrainingEnvironment(env, horizon, **kwargs)
         self.columns = self.env.new_columns()
         self.out = [leaf[1] for leaf in self.columns.observation]
         self.reward, self.discount = self.columns.reward[0], self.columns.discount[0]
 
     def reset(self) -> list[Any]:
-        self.env.reset(self.columns)
+        self.env.reset_lanes(self.columns)
         for leaf in self.columns.observation:
             leaf[1] = leaf[0]
         return self.out[0].tolist()
@@ -48,7 +46,7 @@ class Driven:
     def step(self, value: float = 0.0) -> Any:
         count = self.env.num_lanes
         actions = [np.full((count, *spec.shape), value, np.float32) for spec in tree.flatten(self.env.action_spec())]
-        return self.env.step(actions, self.columns)
+        return self.env.step_lanes(actions, self.columns)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=mode_id)
@@ -199,12 +197,12 @@ def test_parameters_are_set_in_all_lanes() -> None:
 
     for kind in (NumberedLane, Own):
         own = [kind(lane, (2,)) for lane in range(3)]
-        env = BatchedEnvironment(vector_of(own), 5)
+        env = TrainingEnvironment(vector_of(own), 5)
         env.set_state({"mass": 2.5})
         values = [lane.state["mass"] if isinstance(lane, Own) else lane.mass for lane in own]
         assert values == [2.5] * 3
     with pytest.raises(UserError, match="no parameter 'masss'.*lane, mass"):
-        BatchedEnvironment(vector_of([NumberedLane(0, (2,))]), 5).set_state({"masss": 1.0})
+        TrainingEnvironment(vector_of([NumberedLane(0, (2,))]), 5).set_state({"masss": 1.0})
 
 
 def test_parameters_are_set_in_lanes_of_their_own_processes() -> None:
@@ -247,15 +245,11 @@ class Bare(VectorEnv):
 
 def test_what_can_not_be_told_apart_is_refused_with_its_remedy() -> None:
     with pytest.raises(UserError, match=r"autoreset mode can't be told .* is None\): set it to a gymnasium.vector"):
-        BatchedEnvironment(Bare(None), 5)
-    different = Bare("NextStep")
-    different.observation_space = spaces.Box(np.array([[-9.0], [-9.0], [-8.0]]), 9.0, (3, 1), np.float32)
-    with pytest.raises(UserError, match="(?s)differ in their observation spaces.*build all lanes with the same space"):
-        BatchedEnvironment(different, 5)
+        TrainingEnvironment(Bare(None), 5)
     alone = batched_py_environment.BatchedPyEnvironment([NumberedEnv(0, 2)], multithreading=False)
     alone._envs = []
     with pytest.raises(UserError, match="no lanes in its `envs` that can be reset one by one: return a BatchedPy"):
-        BatchedEnvironment(alone, 5)
+        TrainingEnvironment(alone, 5)
     lost = Driven(Bare("SameStep"))
     lost.reset()
     lost.step()
@@ -319,7 +313,6 @@ def test_the_first_lane_plays_alone_draws_and_reports_its_own_infos() -> None:
 
 def test_batched_environments_of_tf_agents() -> None:
     env = batched_py_environment.BatchedPyEnvironment([NumberedEnv(0, 2), NumberedEnv(1, 3)], multithreading=False)
-    assert is_batched(env) and not is_batched(NumberedEnv())
     driven = Driven(env)
     assert driven.reset() == [[0, 0, 0], [1, 0, 0]]
     driven.step()
