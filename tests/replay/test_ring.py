@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 
 from tests.support.segments_for_tests import LAYOUT, append_more, content, filled_ring, numbered_segment
 from tfagents_system.errors import UserError
-from tfagents_system.replay.ring import NEVER, OverwrittenError, Ring
-from tfagents_system.replay.ring_files import COUNTED_ITERATIONS, HEADER, DamagedHeaderError, parse_header
+from tfagents_system.replay.ring import (
+    COUNTED_ITERATIONS,
+    HEADER,
+    NEVER,
+    DamagedHeaderError,
+    OverwrittenError,
+    Ring,
+    parse_header,
+)
 from tfagents_system.transport.segments import Column, Layout
 
 

@@ -23,13 +23,13 @@ from tests.support.waiting import until
 from tfagents_system.machine.files import write_json
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.replay import server as server_module
-from tfagents_system.replay.ring import NEVER, WorkerRecord
 from tfagents_system.role import Role
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.heartbeat import Heartbeat, read_heartbeat
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, ServerUnreachableError, StoppedError, Waiting
+from tfagents_system.transport.segments import NEVER, WorkerRecord
 from tfagents_system.worker import sender as sender_module
 from tfagents_system.worker.sender import RefusedError, SegmentSender
 

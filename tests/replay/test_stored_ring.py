@@ -21,13 +21,13 @@ from tests.support.settings_for_tests import variables_with
 from tfagents_system.errors import UserError
 from tfagents_system.replay import server, stored_ring
 from tfagents_system.replay.pacing import Asynchronous
-from tfagents_system.replay.ring import NEVER, Ring
+from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing, differences, fill
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken
-from tfagents_system.transport.segments import Column, Layout, Segment
+from tfagents_system.transport.segments import NEVER, Column, Layout, Segment
 
 
 def run_with(folder: Path, segments: int = 4) -> Path:

@@ -22,8 +22,7 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies import weights
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.replay import sampling
-from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.ring_files import ring_rows
+from tfagents_system.replay.ring import Ring, ring_rows
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 from tfagents_system.transport.episode_reports import Episode

@@ -28,7 +28,7 @@ from tfagents_system import sac_train
 from tfagents_system.agents.agent import set_fixed_alpha
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.errors import EXIT_RESUMABLE, UserError
-from tfagents_system.replay.ring_files import COUNTED_ITERATIONS, parse_header
+from tfagents_system.replay.ring import COUNTED_ITERATIONS, parse_header
 from tfagents_system.replay.sampling import TransitionForm
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.heartbeat import TimeShares

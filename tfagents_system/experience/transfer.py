@@ -27,8 +27,7 @@ from tfagents_system.experience.data_sets import (
 )
 from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.playing.saved_run import find_path, load_run_params
-from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.ring_files import DESCRIPTION
+from tfagents_system.replay.ring import DESCRIPTION, Ring
 from tfagents_system.replay.stored_ring import StoredRing, add_segments, differences, finite, ring_folder
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.run_files.run_paths import RunPaths

@@ -410,7 +410,7 @@ class Inspector:
 
     def _check_sizes(self, paths: RunPaths, params: TrainParamsBase, outcome: Outcome, own_bytes: int) -> None:
         """Checks memory and disk."""
-        from tfagents_system.replay.ring_files import ring_bytes
+        from tfagents_system.replay.ring import ring_bytes
 
         values, findings, run = self._values, self._findings, self._start.run_before
         workers = machine_checks.workers_here(values)
@@ -609,7 +609,7 @@ def _compare_actions(taken: Taken, run_specs: tuple[Any, Any, Any], findings: Fi
 
 
 def _compare_rows(taken: Taken, params: TrainParamsBase, specs: bytes, findings: Findings) -> None:
-    from tfagents_system.replay.ring_files import ring_rows
+    from tfagents_system.replay.ring import ring_rows
     from tfagents_system.replay.stored_ring import StoredRing, differences
 
     layout, stored = _conversion(params, specs).layout, StoredRing(Path(taken.run))
@@ -640,7 +640,7 @@ def ring_findings(params: TrainParamsBase, layout: Layout, folder: Path, run: Ru
       layout: Of its experience from now on.
       folder: Of the ring, which has one layout and size for life.
     """
-    from tfagents_system.replay.ring_files import RingFiles, ring_rows
+    from tfagents_system.replay.ring import RingFiles, ring_rows
     from tfagents_system.replay.stored_ring import differences
 
     if (ring := RingFiles.find(folder)) is None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.ring_files import row_ranges
+from tfagents_system.replay.ring import Ring, row_ranges
 
 EPSILON = np.float32(2e-3)  # Linesight's; no step is never drawn again.
 NO_ROW = -1  # In the place of a row's number: the priority of none.

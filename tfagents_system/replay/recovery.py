@@ -26,10 +26,11 @@ from absl import logging
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import make_private, read_json, sync, write_json
 from tfagents_system.replay.priorities import Priorities
-from tfagents_system.replay.ring import OverwrittenError, Ring
-from tfagents_system.replay.ring_files import (
+from tfagents_system.replay.ring import (
     DESCRIPTION,
     DamagedHeaderError,
+    OverwrittenError,
+    Ring,
     RingFiles,
     covered_rows,
     empty_header,

@@ -32,8 +32,7 @@ from tfagents_system.replay.hindsight import make_goal_environment
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing, WorkerOrder
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import SnapshotWriter, open_ring, saved_priorities
-from tfagents_system.replay.ring import INIT_ITERATION, MAX_WORKERS, Ring
-from tfagents_system.replay.ring_files import ring_rows
+from tfagents_system.replay.ring import INIT_ITERATION, MAX_WORKERS, Ring, ring_rows
 from tfagents_system.replay.sampling import DrawSettings, PriorData, make_block
 from tfagents_system.replay.stored_ring import StoredRing, differences, fill
 from tfagents_system.report.long_work import LongWork

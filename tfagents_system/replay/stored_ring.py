@@ -18,17 +18,19 @@ from absl import logging
 from tfagents_system.errors import UserError
 from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.replay.ring import (
+    DESCRIPTION,
     HISTORY,
     STEP_FIRST,
     STEP_LAST,
     Ring,
+    RingFiles,
     RingRows,
     episode_of,
     is_held_out,
     is_repeated,
     kind_of_step,
+    row_ranges,
 )
-from tfagents_system.replay.ring_files import DESCRIPTION, RingFiles, row_ranges
 from tfagents_system.run_files.kept_checkpoints import newest_complete
 from tfagents_system.run_files.taken import Taken
 from tfagents_system.transport.segments import OPTIONAL_COLUMNS, Column, Layout, Segment

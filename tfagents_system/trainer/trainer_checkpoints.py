@@ -38,7 +38,7 @@ _WANTED_LOOK_SECS = 3.0
 
 
 # Where experience decides how many updates an iteration has: of the newest 1024 the replay server knows the steps of
-# each (ring_files.COUNTED_ITERATIONS), and the older of two kept checkpoints is to be among these.
+# each (ring.COUNTED_ITERATIONS), and the older of two kept checkpoints is to be among these.
 _MOST_ITERATIONS = 400
 
 
