@@ -30,6 +30,7 @@ from tfagents_system.run_files.taken import taken_by
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.resolved import Overrides
 from tfagents_system.settings.variables import RunVariables
+from tfagents_system.trainer.iteration_plan import TrainerState
 from tfagents_system.trainer.learner import Learner
 from tfagents_system.transport.tables import Snapshot
 
@@ -58,7 +59,7 @@ def run_with_agent(tmp_path: Path, name: str) -> Any:
     agent = make_agent(params, tf.TensorSpec((3,), tf.float32, "observation"), action, tf.Variable(9, dtype=tf.int64))
     folder = RunPaths(tmp_path / name).trainer_checkpoints
     folder.mkdir(parents=True)
-    checkpoints_of(folder, agent)[0].save(5.0, wait=True)
+    checkpoints_of(folder, agent, TrainerState(env_steps=180))[0].save(5.0, wait=True)
     return agent
 
 

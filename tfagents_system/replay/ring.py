@@ -271,15 +271,6 @@ class RingFiles:
         slots[int(header["generation"]) % 2] = header
         write_atomically(self.header, slots.tobytes())
 
-    def make_durable(self) -> None:
-        """Writes to disk what has changed; what is stored meanwhile is not held up.
-
-        fdatasync finds the pages that are dirty, through the mapping too, and gives the interpreter free.
-        """
-        for path in (*(self.column(column) for column in self.columns), self.header):
-            with path.open("rb") as file:
-                os.fdatasync(file.fileno())
-
     @contextlib.contextmanager
     def usable(self) -> Iterator[None]:
         """Tells the user what to do where they can't be read or written, by a UserError in the place of OSError."""
@@ -706,8 +697,9 @@ class Ring(RingRows):
     def make_durable(self, snapshot: bytes | None = None) -> int:
         """Writes to disk what a snapshot covers, by default that of now: after this, a power cut loses nothing of it.
 
-        It may run beside appends. A ring with a copy writes it there: the rows that are new since the last time, and
-        the header. Rows that were overwritten meanwhile are found by `check_covered`.
+        It may run beside appends: fdatasync finds the pages that are dirty, through the mapping too, and gives the
+        interpreter free. A ring with a copy writes it there: the rows that are new since the last time, and the header.
+        Rows that were overwritten meanwhile are found by `check_covered`.
 
         Returns:
           Bytes of rows that were copied.
@@ -716,7 +708,9 @@ class Ring(RingRows):
           OSError: They can't be written.
         """
         if self.copy is None:
-            self.files.make_durable()
+            for path in (*(self.files.column(column) for column in self.files.columns), self.files.header):
+                with path.open("rb") as file:
+                    os.fdatasync(file.fileno())
             return 0
         header = parse_header(snapshot or self.snapshot())
         oldest, last = covered_rows(header)
