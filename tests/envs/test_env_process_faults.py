@@ -47,7 +47,7 @@ def test_an_exception_names_the_users_line_and_the_process_goes_on(each_user: Fo
 def test_what_the_space_does_not_allow_is_a_fault(user: Folder) -> None:
     env = user.make("Wrong")
     for text in (
-        "expected shape (4,) but found (3,)",
+        "must have shape (4,) as its space has, found (3,)",
         "observation is not finite",
         "expected numbers but found 'abcd'",
         "expected numbers but found None",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from tf_agents.specs import array_spec
 from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import gym_driver
 from tfagents_system.envs.gym_driver import one_hot_sizes, space_kind
-from tfagents_system.envs.specs import UNBOUNDED
+from tfagents_system.envs.specs import UNBOUNDED, observation_spec_of
 from tfagents_system.errors import shown
 
 CONTRACT = "reset and step"
@@ -59,10 +59,20 @@ class ObservationWriter:
         """Writes one observation, or a batch of as many as `out` has rows.
 
         Raises:
-          ValueError, TypeError: An observation is not as its space says.
+          ValueError: An observation is not as its space says.
         """
         for (get, leaf), array in zip(self._leaves, out, strict=True):
             leaf.write(get(observation), array)
+
+    def faults(self, observation: Any) -> list[str]:
+        """All that is wrong with one observation beside its bounds."""
+        faults = []
+        for get, leaf in self._leaves:
+            try:
+                faults.append(leaf.fault(get(observation)))
+            except ValueError as error:
+                faults.append(str(error))
+        return list(filter(None, faults))
 
     def _tell(self, text: str) -> None:
         logging.warning("%s: %s. It is kept, and not told of again", self._name, text)
@@ -100,6 +110,8 @@ class _LeafWriter:
         low, high = np.where(low > least, low, -np.inf), np.where(high < most, high, np.inf)
         has_low, has_high = np.isfinite(low), np.isfinite(high)
         self._has_bounds = bool((has_low | has_high).any())
+        if not self._has_bounds:
+            return
         bound = np.maximum(1.0, np.abs(np.where(has_low, low, np.where(has_high, high, 0.0))))
         span = np.subtract(high, low, out=bound, where=has_low & has_high)
         tolerance = 0.0 * span if is_integer else _BOUNDS_TOLERANCE * span
@@ -113,10 +125,14 @@ class _LeafWriter:
         """Writes `[...]`, or a batch `[N, ...]`, into an array of the same shape.
 
         Raises:
-          ValueError, TypeError: The first lane that is not as its space says, and what it has.
+          ValueError: The first lane that is not as its space says, and what it has.
         """
-        values = np.asarray(values)
-        if (values.shape == out.shape or self._sizes is not None) and self._take(values, out):
+        try:
+            array = np.asarray(values)
+            is_taken = (array.shape == out.shape or self._sizes is not None) and self._take(array, out)
+        except (ValueError, TypeError):
+            array, is_taken = np.asarray(values, object), False  # No numbers.
+        if is_taken:
             if not self._has_bounds:
                 return
             within = clip(out, self._low, self._high, self._within if out.ndim == self._num_dimensions else None)
@@ -129,32 +145,41 @@ class _LeafWriter:
                 self._low[outside], self._high[outside] = -np.inf, np.inf
                 return
         if out.ndim == self._num_dimensions:
-            self._refuse(values)
-        if values.ndim == 0 or len(values) != len(out):
-            raise ValueError(f"expected observations of {len(out)} lanes but found {values.shape}")
-        for lane, value in enumerate(values):
+            raise ValueError(self.fault(values) or self._explain(out))
+        if array.ndim == 0 or len(array) != len(out):
+            raise ValueError(f"expected observations of {len(out)} lanes but found {array.shape}")
+        for lane, value in enumerate(array):
             try:
                 self.write(value, np.empty(out.shape[1:], out.dtype))
-            except (ValueError, TypeError) as error:
-                raise type(error)(f"lane {lane}: {error}") from None
+            except ValueError as error:
+                raise ValueError(f"lane {lane}: {error}") from None
 
-    def _refuse(self, value: np.ndarray) -> None:
-        """Says what is wrong with one observation."""
-        spec, dtype = self._spec, self._dtype
+    def fault(self, value: Any) -> str:
+        """What is wrong with one observation beside its bounds; empty where nothing is."""
+        name, shape, dtype = self._spec.name, self._spec.shape, self._dtype
+        try:
+            array = np.asarray(value)
+        except ValueError:  # Rows differ in length.
+            return f"{name} is no array, found {shown(value)}: return one of shape {shape}"
+        if array.dtype.kind not in "iufb":
+            return f"{name} must be numbers, found {shown(value)} (dtype {array.dtype}): return a NumPy array"
         if self._sizes is not None:
+            is_choice = self._take(array, np.empty(shape, dtype))
             sizes = self._sizes.tolist()
-            raise ValueError(f"the observation {value.tolist()} is not within its discrete space of sizes {sizes}")
-        if dtype.kind in "iu" and value.dtype.kind not in "iub":
-            raise TypeError(f"{spec.name}: the space says {dtype}, but the observation is {value.dtype}")
-        if value.shape != spec.shape:
-            raise ValueError(f"{spec.name}: expected shape {spec.shape} but found {value.shape}")
-        if dtype.kind in "iu" and (changed := value[value.astype(dtype) != value]).size:
-            raise ValueError(f"{spec.name} has {changed[0]}, which {dtype} can't hold: correct it")
+            return "" if is_choice else f"{name} is {array.tolist()}, which is not within its choices of sizes {sizes}"
+        if array.shape != shape:
+            return f"{name} must have shape {shape} as its space has, found {array.shape}: correct the one or the other"
+        if dtype.kind in "iu" and array.dtype.kind == "f":
+            return f"{name} is {array.dtype} where its space is {dtype}: give the space a float dtype"
         with np.errstate(over="ignore"):
-            array = value.astype(dtype)
-        if not np.isfinite(array).all():
-            raise ValueError(f"{spec.name} is not finite: {np.array2string(array, threshold=20)}")
-        raise ValueError(self._explain(array))
+            taken = array.astype(dtype)
+        if dtype.kind in "iu":
+            changed = array[taken != array]
+            return f"{name} has {changed[0]}, which {dtype} can't hold: correct it" if changed.size else ""
+        if np.isfinite(taken).all():
+            return ""
+        place = np.argwhere(~np.isfinite(taken))[0].tolist()
+        return f"{name} is not finite, {taken[tuple(place)]}{f' at {place}' if place else ''}: correct what computes it"
 
     def _explain(self, array: np.ndarray) -> str:
         """Names the element that is furthest outside, of one observation or of a batch `[N, ...]`."""
@@ -203,8 +228,14 @@ def _getter(path: tuple[Any, ...]) -> Callable[[Any], Any]:
     """From a nest to its leaf at this path."""
 
     def get(nest: Any) -> Any:
-        for key in path:
-            nest = getattr(nest, key) if isinstance(key, str) and hasattr(nest, "_fields") else nest[key]
+        try:
+            for key in path:
+                nest = getattr(nest, key) if isinstance(key, str) and hasattr(nest, "_fields") else nest[key]
+        except (KeyError, IndexError, TypeError, AttributeError):
+            missing = "/".join(map(str, path))
+            raise ValueError(
+                f"observation has no {missing}, which its space has: return all keys (or parts) of observation_space"
+            ) from None
         return nest
 
     return get
@@ -222,11 +253,13 @@ def check_contract(env: Any, findings: Findings, action: Callable[[], Any] | Non
       action: Gives the steps' actions; None: samples of the action space.
     """
     action = action or (lambda: env.action_space.sample())
+    spaces = gym_driver.space_nest(env.observation_space)
+    writer = ObservationWriter(observation_spec_of(spaces), spaces)
     result = env.reset()
     has_info = gym_driver.has_info(env, result)
     observation = result[0] if has_info else result
     form = "observation and info" if has_info else "the observation alone"
-    faults = _observation_faults("reset()", env.observation_space, observation)
+    faults = _of("reset()", writer.faults(observation))
     is_one_buffer, step = False, 0
     for _ in range(_STEPS):
         if faults:
@@ -236,7 +269,7 @@ def check_contract(env: Any, findings: Findings, action: Callable[[], Any] | Non
         faults = _step_faults(result, step)
         if not faults:
             observation = result[0]
-            faults = _observation_faults(f"step {step}", env.observation_space, observation)
+            faults = _of(f"step {step}", writer.faults(observation))
             is_one_buffer |= isinstance(observation, np.ndarray) and observation is before
             if result[2] or (len(result) == 5 and result[3]):
                 first, step = env.reset(), 0
@@ -280,44 +313,8 @@ def _is_finite_number(value: Any) -> bool:
     return value.size == 1 and value.dtype.kind in "iufb" and bool(np.isfinite(value).all())
 
 
-def _observation_faults(what: str, space: Any, value: Any, path: str = "") -> list[str]:
-    """How an observation violates its space; the parts of nests one by one."""
-    where = f"the observation of {what}" + (f' at "{path}"' if path else "")
-    kind = space_kind(space)
-    if kind == "Dict":
-        if not isinstance(value, Mapping):
-            return [f"{where} must be a dictionary as its space is, found {shown(value)}"]
-        missing = [str(key) for key in space.spaces if key not in value]
-        if missing:
-            return [f"{where} has no {', '.join(missing)}, which its space has: return all keys of observation_space"]
-        parts = [(str(key), sub, value[key]) for key, sub in space.spaces.items()]
-    elif kind == "Tuple":
-        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
-            return [f"{where} must be a tuple of {len(space.spaces)} as its space is, found {shown(value)}"]
-        parts = [(str(k), sub, part) for k, (sub, part) in enumerate(zip(space.spaces, value, strict=True))]
-    else:
-        return _box_faults(where, space, value) if kind == "Box" else []
-    return [
-        fault for key, sub, part in parts for fault in _observation_faults(what, sub, part, f"{path}/{key}".strip("/"))
-    ]
-
-
-def _box_faults(where: str, space: Any, value: Any) -> list[str]:
-    try:
-        array = np.asarray(value)
-    except ValueError:  # Rows differ in length.
-        return [f"{where} is no array, found {shown(value)}: return one of shape {tuple(space.shape)}"]
-    if array.dtype.kind not in "iufb":
-        return [f"{where} must be numbers, found {shown(value)} (dtype {array.dtype}): return a NumPy array"]
-    if array.shape != tuple(space.shape):
-        return [
-            f"{where} must have shape {tuple(space.shape)} as its space has, found {array.shape}: "
-            "correct the one or the other"
-        ]
-    if np.dtype(space.dtype).kind in "iu" and array.dtype.kind == "f":
-        return [f"{where} is {array.dtype} where its space is {np.dtype(space.dtype)}: give the space a float dtype"]
-    if not np.isfinite(array).all():
-        place = np.argwhere(~np.isfinite(array))[0].tolist()
-        at = f" at {place}" if place else ""
-        return [f"{where} is not finite, {array[tuple(place)]}{at}: correct what computes it"]
-    return []
+def _of(what: str, faults: Iterable[str]) -> list[str]:
+    """Faults of the observation of a step; the parts of nests have names such as `observation/camera`."""
+    words = [fault.split(" ", 1) for fault in faults]
+    parts = [(name.partition("/")[2], rest) for name, rest in words]
+    return [f"the observation of {what}" + (f' at "{part}"' if part else "") + f" {rest}" for part, rest in parts]

@@ -402,8 +402,8 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         """Writes the environment's observation of one lane into leaves `[N, ...]`."""
         try:
             self._writer.write(observation, self._own_leaves([leaf[lane, ...] for leaf in out]))
-        except (ValueError, TypeError) as error:
-            raise type(error)(f"lane {lane}: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"lane {lane}: {error}") from None
 
     def _own_leaves(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
         """The leaves that the environment itself gives: without the action history."""
