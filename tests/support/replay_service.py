@@ -17,7 +17,7 @@ from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import DrawSettings, TransitionForm
 from tfagents_system.replay.server import ReplayService
 from tfagents_system.transport import tables
-from tfagents_system.transport.connection import Connection, NewestReader
+from tfagents_system.transport.connection import Connection, Reader
 
 DRAW = DrawSettings(batch_size=4, form=TransitionForm(), max_block_minibatches=8, seed=0, held_out_minibatches=3)
 
@@ -54,7 +54,7 @@ class Server:
         """
         self.connection.close()
         readers = self._reading()
-        tables_read = {reader._table for reader in readers.values() if not isinstance(reader, NewestReader)}
+        tables_read = {reader._table for reader in readers.values()}
         for table in tables_read:
             assert self.connection.try_put(table, [np.zeros(1)], 10.0)
         deadline = time.monotonic() + 20.0
@@ -73,12 +73,14 @@ class Server:
         return stream
 
     def _reading(self):
-        """The threads that read for this server's connection, with their readers."""
-        readers = {
-            thread: getattr(getattr(thread, "_target", None), "__self__", None) for thread in threading.enumerate()
+        """The threads that read queues and news over this server's connection, with their readers."""
+        targets = {thread: getattr(thread, "_target", None) for thread in threading.enumerate()}
+        readers = {thread: getattr(target, "__self__", None) for thread, target in targets.items()}
+        return {
+            thread: reader
+            for thread, reader in readers.items()
+            if isinstance(reader, Reader) and reader._connection is self.connection
         }
-        ours = self.connection._closed
-        return {thread: reader for thread, reader in readers.items() if getattr(reader, "_closed", None) is ours}
 
     def turn_until(self, condition, secs=20.0):
         deadline = time.monotonic() + secs

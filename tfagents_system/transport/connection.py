@@ -108,6 +108,7 @@ class Connection:
       address: As above; on this machine `127.0.0.1:port`, as `localhost` means `[::1]` as well.
       stop: As above; may be replaced.
       is_far: There is a tunnel.
+      is_closed: Its threads read no more, see `close`.
 
     Raises:
       UserError: Another user owns the port, so we would talk to their server.
@@ -123,8 +124,7 @@ class Connection:
             _hold(port)
             self.address = f"127.0.0.1:{port}"
             self._client = reverb.Client(self.address)
-        self._closed = threading.Event()
-        self._newest: list[NewestReader] = []
+        self.is_closed = False
         self._stream: reverb.TrajectoryWriter | None = None
         self._stream_shapes: list[tuple[tuple[int, ...], np.dtype]] = []
         # The writer of what the server has not confirmed in time, and its arrays. It sends them when the server is
@@ -132,13 +132,8 @@ class Connection:
         self._unconfirmed: tuple[reverb.TrajectoryWriter, Sequence[np.ndarray]] | None = None
 
     def close(self) -> None:
-        """Ends the reader threads: those of queues and news at their next item or error, the others now.
-
-        For a process that continues: otherwise its threads look for a stopped server every second.
-        """
-        self._closed.set()
-        for reader in self._newest:
-            reader.wake()
+        """Ends the threads of its readers at their next item or error: a process that goes on needs no answers."""
+        self.is_closed = True
 
     def wait_until_up(self, deadline_secs: float) -> None:
         """Waits for the server to answer.
@@ -237,7 +232,7 @@ class Connection:
 
     def reader(self, table: str, prefetch: int = 1, wake: threading.Event | None = None) -> Reader:
         """Reads a queue item by item in a thread of its own, which sets `wake` with each item."""
-        return Reader(self._client, self._closed, table, prefetch, wake)
+        return Reader(self, table, prefetch, wake)
 
     def news(self, table: str) -> Reader:
         """Reads a news table in a thread of its own: older items that nobody asked for are forgotten.
@@ -245,12 +240,11 @@ class Connection:
         An item may get lost (the stream of a killed process takes one more before it ends): look at the newest table,
         too.
         """
-        return Reader(self._client, self._closed, table, keeps_newest=True)
+        return Reader(self, table, keeps_newest=True)
 
     def newest(self, table: str) -> NewestReader:
         """Reads the newest item of a table as often as wanted."""
-        self._newest.append(NewestReader(self, self._client, self._closed, table))
-        return self._newest[-1]
+        return NewestReader(self, table)
 
 
 class Reader:
@@ -261,15 +255,14 @@ class Reader:
 
     def __init__(
         self,
-        client: reverb.Client,
-        closed: threading.Event,
+        connection: Connection,
         table: str,
         prefetch: int = 1,
         wake: threading.Event | None = None,
         *,
         keeps_newest: bool = False,
     ) -> None:
-        self._client, self._closed, self._table = client, closed, table
+        self._connection, self._table = connection, table
         self._wake, self._keeps_newest = wake, keeps_newest
         self._items: queue.Queue[list[np.ndarray]] = queue.Queue(maxsize=prefetch)
         threading.Thread(target=self._read_forever, name=f"read {table}", daemon=True).start()
@@ -279,38 +272,34 @@ class Reader:
         return _taken(self._items, timeout_secs)
 
     def _read_forever(self) -> None:
-        while not self._closed.is_set():
+        connection = self._connection
+        while not connection.is_closed:
             try:
-                for sample in self._client.sample(self._table, num_samples=2**31, emit_timesteps=False):
+                for sample in connection._client.sample(self._table, num_samples=2**31, emit_timesteps=False):
                     self._take(_arrays(sample))
-                    if self._closed.is_set():
+                    if connection.is_closed:
                         return
             except (reverb.errors.ReverbError, RuntimeError) as error:
                 logging.log_every_n_seconds(logging.INFO, "read %s: %s", 60, self._table, error)
-                self._closed.wait(_RECONNECT_SECS)
+                time.sleep(_RECONNECT_SECS)
 
     def _take(self, arrays: list[np.ndarray]) -> None:
-        while True:
+        while not self._connection.is_closed:
             try:
                 self._items.put(arrays, timeout=0.0 if self._keeps_newest else _RECONNECT_SECS)
                 break
             except queue.Full:
                 if self._keeps_newest:
                     self.get(0.0)
-                elif self._closed.is_set():
-                    return
         if self._wake is not None:
             self._wake.set()
 
 
 class NewestReader:
-    """The newest item of a table that holds one."""
+    """The newest item of a table that holds one; see `Reader` on its thread."""
 
-    def __init__(self, connection: Connection, client: reverb.Client, closed: threading.Event, table: str) -> None:
-        self._connection = connection
-        self._client = client
-        self._closed = closed
-        self._table = table
+    def __init__(self, connection: Connection, table: str) -> None:
+        self._connection, self._table = connection, table
         self._is_filled = False
         self._wanted: queue.Queue[None] = queue.Queue(maxsize=1)
         self._items: queue.Queue[list[np.ndarray]] = queue.Queue(maxsize=1)
@@ -327,27 +316,20 @@ class NewestReader:
         late = _taken(self._items, 0.0)
         if late is not None and self._connection.is_far:
             return late
-        self.wake()
+        with contextlib.suppress(queue.Full):  # The thread reads already.
+            self._wanted.put_nowait(None)
         item = _taken(self._items, timeout_secs)
         self._is_filled = item is not None  # Else the server may have been restarted.
         return item
 
-    def wake(self) -> None:
-        """Has the thread read once, unless it does already, or see that the connection is closed."""
-        with contextlib.suppress(queue.Full):
-            self._wanted.put_nowait(None)
-
     def _read_forever(self) -> None:
         while True:
             self._wanted.get()
-            if self._closed.is_set():
-                return
             try:
-                sample = next(self._client.sample(self._table, num_samples=1, emit_timesteps=False))
+                sample = next(self._connection._client.sample(self._table, num_samples=1, emit_timesteps=False))
+                self._items.put(_arrays(sample))
             except (reverb.errors.ReverbError, RuntimeError):
                 time.sleep(_RECONNECT_SECS)
-                continue
-            self._items.put(_arrays(sample))
 
 
 def _taken(items: queue.Queue[list[np.ndarray]], timeout_secs: float) -> list[np.ndarray] | None:
