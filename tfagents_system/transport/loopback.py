@@ -24,6 +24,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import reverb
@@ -32,15 +33,14 @@ from absl import logging
 from tfagents_system.errors import UserError
 from tfagents_system.machine import peers
 
-_PT_DYNAMIC = 2
+_RTLD_DI_LINKMAP = 2
 _DT_NULL, _DT_PLTRELSZ, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ, _DT_JMPREL = 0, 2, 5, 6, 7, 8, 23
-_PROGRAM_HEADER_BYTES, _SYMBOL_BYTES, _RELOCATION_BYTES = 56, 24, 24  # of 64-bit ELF
+_SYMBOL_BYTES = 24  # of 64-bit ELF
 _MAPPED_LOOPBACK = ipaddress.IPv6Address("::ffff:127.0.0.1").packed
 _EVERY_IPV6 = (ipaddress.IPv6Address("::").packed, ipaddress.IPv6Address("::ffff:0.0.0.0").packed)
 _BIND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, use_errno=True)
 _ACCEPT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, use_errno=True)
 _GETPID = ctypes.CFUNCTYPE(ctypes.c_int)
-_ON_OBJECT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 _WHY = "Reverb asks nobody for credentials, so whoever reaches its port can run programs as you"
 _REMEDY = (
     "install the required packages (./setup.sh) on 64-bit Linux, or start the run in a network namespace of its own "
@@ -50,16 +50,12 @@ _NOT_CONFINED = f"the replay server can't be kept to this machine. {_WHY}: {_REM
 
 
 def start_confined(start: Callable[[], reverb.Server], port: int) -> reverb.Server:
-    """Starts a Reverb server that only this machine can reach.
-
-    Args:
-      start: Starts it.
-      port: It listens on.
+    """Starts a Reverb server that only this machine can reach, at this port.
 
     Raises:
       UserError: It can't be confined; nothing listens then.
     """
-    confine_bind()
+    _redirect(b"bind", _bind_confined)
     keep_other_users_out()
     server = start()
     addresses = listening()
@@ -152,16 +148,7 @@ def keep_other_users_out() -> None:
         logging.warning("%s=1: other users of this machine reach the replay server", peers.ALLOW_STRANGERS)
         return
     peers.require_owners()
-    _redirect(b"accept4", ctypes.cast(_accept_own, ctypes.c_void_p).value or 0)
-
-
-def confine_bind() -> None:
-    """Makes Reverb's gRPC bind loopback instead of every address, from now on in this process.
-
-    Raises:
-      UserError: Its entry for `bind` is not found, or can't be changed.
-    """
-    _redirect(b"bind", ctypes.cast(_bind_confined, ctypes.c_void_p).value or 0)
+    _redirect(b"accept4", _accept_own)
 
 
 @_GETPID
@@ -179,11 +166,11 @@ def never_in_process() -> None:
       UserError: Their entry for `getpid` is not found, or can't be changed.
     """
     fault = "no run on another machine can be joined: install the required packages (./setup.sh) on 64-bit Linux"
-    _redirect(b"getpid", ctypes.cast(_no_pid, ctypes.c_void_p).value or 0, fault)
+    _redirect(b"getpid", _no_pid, fault)
 
 
-def _redirect(symbol: bytes, function: int, fault: str = _NOT_CONFINED) -> None:
-    """Makes Reverb's shared objects call another function.
+def _redirect(symbol: bytes, function: Any, fault: str = _NOT_CONFINED) -> None:
+    """Makes Reverb's shared objects call another function of C, from now on in this process.
 
     Raises:
       UserError: Their entry for it is not found, or can't be changed.
@@ -194,39 +181,32 @@ def _redirect(symbol: bytes, function: int, fault: str = _NOT_CONFINED) -> None:
         if not slots:
             raise OSError(f"its shared objects in {folder} have no entry for {symbol.decode()}()")
         for slot in slots:
-            _write_pointer(slot, function)
+            _write_pointer(slot, ctypes.cast(function, ctypes.c_void_p).value or 0)
     except OSError as error:
         raise UserError(f"Reverb can't be redirected ({error}), so {fault}") from None
 
 
-class _ObjectInfo(ctypes.Structure):
-    """The fields of `struct dl_phdr_info` that are needed here."""
+class _LinkMap(ctypes.Structure):
+    """The first fields of `struct link_map`: a loaded shared object, in the loader's list of all of them."""
 
-    _fields_ = [
-        ("base", ctypes.c_uint64),
-        ("name", ctypes.c_char_p),
-        ("headers", ctypes.c_uint64),
-        ("num_headers", ctypes.c_uint16),
-    ]
+
+_LinkMap._fields_ = [
+    ("base", ctypes.c_uint64),
+    ("name", ctypes.c_char_p),
+    ("dynamic", ctypes.c_uint64),
+    ("next", ctypes.POINTER(_LinkMap)),
+]
 
 
 def _objects_in(folder: str) -> list[tuple[int, int]]:
     """Base address and address of the dynamic section of every loaded shared object below a folder."""
-    sections: list[tuple[int, int]] = []
-
-    @_ON_OBJECT
-    def on_object(info_address: int, size: int, data: int) -> int:
-        del size, data
-        info = _ObjectInfo.from_address(info_address)
-        if (info.name or b"").decode(errors="surrogateescape").startswith(folder):
-            for index in range(info.num_headers):
-                header = ctypes.string_at(info.headers + index * _PROGRAM_HEADER_BYTES, _PROGRAM_HEADER_BYTES)
-                kind, _, _, address = struct.unpack_from("=IIQQ", header)
-                if kind == _PT_DYNAMIC:
-                    sections.append((info.base, info.base + address))
-        return 0
-
-    ctypes.CDLL(None).dl_iterate_phdr(on_object, None)
+    program, link, sections = ctypes.CDLL(None), ctypes.POINTER(_LinkMap)(), []
+    if program.dlinfo(ctypes.c_void_p(program._handle), _RTLD_DI_LINKMAP, ctypes.byref(link)) != 0:
+        raise OSError("the loader does not list its shared objects")
+    while link:
+        if (link.contents.name or b"").decode(errors="surrogateescape").startswith(folder):
+            sections.append((link.contents.base, link.contents.dynamic))
+        link = link.contents.next
     return sections
 
 
