@@ -71,11 +71,11 @@ def test_an_evaluation_is_ready_when_all_its_episodes_are_there():
 
 def test_a_restarted_worker_counts_once_and_a_share_that_comes_too_late_not_at_all():
     evaluations = Evaluations(num_episodes=2, sharing=range(2))
-    evaluations.add(share(2, 0, 1.0))
-    evaluations.add(share(2, 0, 5.0))
+    for told in (1.0, 5.0):
+        evaluations.add(share(2, 0, told))
     assert evaluations.pop_ready() == []
-    evaluations.add(share(4, 0, 1.0))
-    evaluations.add(share(4, 1, 1.0))
+    for worker in range(2):
+        evaluations.add(share(4, worker, 1.0))
     assert versions(evaluations.pop_ready()) == [4], "a complete newer one ends the older, which nobody sees"
     evaluations.add(share(2, 1, 1.0))
     assert evaluations.pop_ready() == []
@@ -89,27 +89,22 @@ def test_a_part_of_a_share_never_counts():
     assert evaluations.missing(8) == [] and evaluations.pop_ready() == []
     evaluations.add(share(8, 1, 1.0, 2.0, 3.0, 4.0, 5.0))
     [(version, reports)] = evaluations.pop_ready()
-    assert version == 8
-    assert [report.worker_id for report in reports] == [1], "without the half share of the worker that is gone"
+    assert (version, [report.worker_id for report in reports]) == (8, [1]), "without the half share of who is gone"
     evaluations.add(share(9, 0, 1.0, 2.0, 3.0, 4.0, 5.0))
     assert evaluations.pop_ready() == [], "it is back, and the other is waited for"
 
 
 def test_a_worker_that_is_gone_is_not_waited_for_until_it_is_heard_of_again():
     evaluations = Evaluations(num_episodes=3, sharing=range(2))
-    evaluations.add(share(2, 0, 1.0, 2.0))
     evaluations.leave_out([1])
-    assert versions(evaluations.pop_ready()) == [2]
-    evaluations.add(share(4, 0, 1.0))
-    assert evaluations.pop_ready() == [], "the others' shares are whole"
-    evaluations.add(share(4, 0, 1.0, 2.0))
-    assert versions(evaluations.pop_ready()) == [4], "complete without it"
+    for version in (2, 4):
+        evaluations.add(share(version, 0, 1.0))
+        assert evaluations.pop_ready() == [], "the others' shares are whole"
+        evaluations.add(share(version, 0, 1.0, 2.0))
+        assert versions(evaluations.pop_ready()) == [version], "complete without it"
     evaluations.add(share(6, 1, 3.0))
-    evaluations.add(share(6, 0, 1.0, 2.0))
-    assert versions(evaluations.pop_ready()) == [6]
     evaluations.add(share(8, 0, 1.0, 2.0))
-    assert evaluations.pop_ready() == [], "it is back"
-    assert evaluations.missing(8) == [1]
+    assert evaluations.pop_ready() == [] and evaluations.missing(8) == [1], "it is back"
 
 
 def test_time_is_counted_from_the_first_update_on_and_once():

@@ -93,15 +93,12 @@ def flat(self, observation):
 @pytest.mark.parametrize(
     ("attributes", "columns"),
     [
-        ({}, ()),
         ({"n_step": 3}, ()),
         ({"algorithm": "dqn"}, ()),  # An action that is the only one of its transition cuts nothing.
         ({"algorithm": "dqn", "n_step": 3}, ("explored",)),
         ({"algorithm": "dqn", "n_step": 3, "cut_at_exploration": False}, ()),
-        ({"algorithm": "iqn", "n_step": 3, "mini_race": {"steps": 50}}, ("explored",)),
         ({"algorithm": "sac_discrete", "n_step": 3}, ()),
         ({"mini_race": {"steps": 50}, "n_step": 3}, ()),
-        ({"potential": flat}, ("potential",)),
         ({"hindsight_share": 0.8}, ("episode",)),
         ({"normalize_rewards": True, "potential": flat}, ("returns", "potential")),
     ],

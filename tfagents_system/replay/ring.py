@@ -39,7 +39,7 @@ import numpy as np
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import read_json, write_atomically, write_json
 from tfagents_system.train_params_base import TrainParamsBase
-from tfagents_system.transport.segments import NEVER, Column, Layout, Segment, WorkerRecord, bundled, file_stem
+from tfagents_system.transport.segments import NEVER, Column, Layout, Segment, WorkerRecord, bundled
 
 if TYPE_CHECKING:
     from tfagents_system.replay.hindsight import EpisodeIndex
@@ -246,7 +246,7 @@ class RingFiles:
         return self.folder / DESCRIPTION
 
     def column(self, column: Column) -> Path:
-        return self.folder / f"{file_stem(column.name)}.bin"
+        return self.folder / f"{column.name.replace('/', '.')}.bin"
 
     def map(self, column: Column, mode: Literal["r", "r+"] = "r+") -> np.ndarray:
         """The column as an array `[num_rows, ...]` that is the file."""
@@ -287,7 +287,7 @@ class RingFiles:
             "version": VERSION,
             "capacity_rows": self.capacity_rows,
             "slack_rows": self.slack_rows,
-            "columns": [column.describe() for column in self.layout.columns],
+            "columns": [dataclasses.asdict(column) for column in self.layout.columns],
         }
         return json.loads(json.dumps(description))  # Tuples become lists as they do in the file.
 

@@ -154,14 +154,9 @@ def eval_share(num_episodes: int, sharing: range, worker_id: int) -> int:
     return len(eval_episodes(num_episodes, sharing, worker_id))
 
 
-def extra_share(num_episodes: int, sharing: range) -> int:
-    """Episodes that a worker which has joined to evaluate adds to each evaluation: the largest of the shares."""
-    return eval_share(num_episodes, sharing, sharing.start)
-
-
 def extra_episodes(num_episodes: int, sharing: range) -> range:
-    """Their numbers, behind those of the others; of each such worker the same."""
-    return range(num_episodes, num_episodes + extra_share(num_episodes, sharing))
+    """Those of each worker that has joined to evaluate: as many as the largest share, numbered behind the others."""
+    return range(num_episodes, num_episodes + eval_share(num_episodes, sharing, sharing.start))
 
 
 class Evaluations:
@@ -178,7 +173,7 @@ class Evaluations:
     def __init__(self, num_episodes: int, sharing: range) -> None:
         shares = {worker: eval_share(num_episodes, sharing, worker) for worker in sharing}
         self._sharing = sharing
-        self._extra_share = extra_share(num_episodes, sharing)
+        self._extra_share = len(extra_episodes(num_episodes, sharing))
         self._shares = {worker: share for worker, share in shares.items() if share}
         self._reports: dict[int, dict[int, Report]] = {}
         self._closed = -1

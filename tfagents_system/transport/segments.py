@@ -54,10 +54,6 @@ class Column:
     dtype: str
     count: int | None = None
 
-    def describe(self) -> dict[str, Any]:
-        """What a ring says of it."""
-        return dataclasses.asdict(self)
-
     @property
     def is_image(self) -> bool:
         """Pixels `[height, width, channels]`, of which frames can be stacked."""
@@ -187,11 +183,6 @@ def run_layout(params: TrainParamsBase, observation_spec: Any, action_spec: Any)
     return Layout.from_specs(observation_spec, action_spec, [name for name, is_needed in needed.items() if is_needed])
 
 
-def file_stem(name: str) -> str:
-    """Of the column's file in the ring."""
-    return name.replace("/", ".")
-
-
 def _columns(root: str, spec: Any, count: Callable[[Any], int | None] = lambda leaf: None) -> tuple[Column, ...]:
     leaves = tree.flatten_with_path(spec)
     # Renamed only if two columns would share a file, on file systems that ignore case as well.
@@ -218,7 +209,8 @@ _NUMBERS = {
     **{"num_steps": 1, "history": 0, "lead": 0, "context": 0, "deferred": 0},
 }
 _FLAGS = ("end_of_iteration", "starts_episode", "ends_episode", "held_out")
-_HEADER = operator.attrgetter(*_NUMBERS, *_FLAGS)
+_FIELDS = (*_NUMBERS, *_FLAGS)
+_HEADER = operator.attrgetter(*_FIELDS)
 
 
 class MalformedSegmentError(ValueError):
@@ -305,11 +297,6 @@ class Segment:
         optional = (getattr(self, name) for name in OPTIONAL_COLUMNS)
         return [self.reward, self.discount, *self.observation, *self.action, *(a for a in optional if a is not None)]
 
-    @property
-    def header(self) -> list[int]:
-        """Its row in the first array on the wire: all that is no column."""
-        return list(_HEADER(self))
-
 
 def bundled(segments: Iterable[Segment], max_rows: int) -> Iterator[list[Segment]]:
     """The segments, in order, in bundles of at most so many rows; a longer segment goes alone."""
@@ -327,7 +314,7 @@ def bundled(segments: Iterable[Segment], max_rows: int) -> Iterator[list[Segment
 
 def to_wire(segments: Sequence[Segment]) -> list[np.ndarray]:
     """The flat list of arrays to send, of one worker's consecutive segments (at least one)."""
-    headers = np.array([segment.header for segment in segments], np.int64)
+    headers = np.array([_HEADER(segment) for segment in segments], np.int64)
     if len(segments) == 1:
         return [headers, *segments[0].arrays]
     columns = zip(*(segment.arrays for segment in segments), strict=True)
@@ -366,12 +353,10 @@ def from_wire(arrays: Sequence[np.ndarray], layout: Layout) -> list[Segment]:
 
 
 def _read_headers(headers: np.ndarray) -> list[dict[str, int]]:
-    names = (*_NUMBERS, *_FLAGS)
-    if headers.dtype != np.int64 or headers.ndim != 2 or headers.shape[1] != len(names) or len(headers) == 0:
-        raise MalformedSegmentError(
-            f"expected headers int64 (N, {len(names)}) but found {headers.dtype} {headers.shape}"
-        )
-    fields = [dict(zip(names, row, strict=True)) for row in headers.tolist()]
+    if headers.dtype != np.int64 or headers.ndim != 2 or headers.shape[1] != len(_FIELDS) or len(headers) == 0:
+        expected = f"expected headers int64 (N, {len(_FIELDS)})"
+        raise MalformedSegmentError(f"{expected} but found {headers.dtype} {headers.shape}")
+    fields = [dict(zip(_FIELDS, row, strict=True)) for row in headers.tolist()]
     for header in fields:
         lead, context, deferred = header["lead"], header["context"], header["deferred"]
         is_possible = (
