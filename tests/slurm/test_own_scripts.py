@@ -19,39 +19,18 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"VIRTUAL_ENV": sys.prefix}
 
 
-@pytest.mark.parametrize("line", ["{run} vars.sh", "srun --cpus-per-task=$SLURM_CPUS_PER_TASK {run} vars.sh"])
-def test_a_job_script_that_calls_run_script(
+@pytest.mark.parametrize("line", ["{run} vars.sh", "srun --cpus-per-task=$SLURM_CPUS_PER_TASK {run} vars.sh", ""])
+def test_a_job_script_that_calls_run_script_or_is_it(
     cluster: SlurmCluster, tmp_path: Path, environ: dict[str, str], line: str
 ) -> None:
-    (tmp_path / "my.sbatch").write_text(f"#!/bin/bash\n{line.format(run=ROOT / 'run_script.sh')}\n")
-    done = cluster.run(
-        "sbatch",
-        "--wait",
-        "--cpus-per-task=2",
-        "--nodelist=n1",
-        "--output=out",
-        "my.sbatch",
-        cwd=tmp_path,
-        environ=environ,
-    )
+    (tmp_path / "my.sbatch").write_text(f"#!/bin/bash\ncd {tmp_path}\n{line.format(run=ROOT / 'run_script.sh')}\n")
+    # SLURM runs a copy of a script, which lies elsewhere.
+    script = (f"{tmp_path}/my.sbatch",) if line else ("run_script.sh", f"{tmp_path}/vars.sh")
+    options = ("--wait", "--cpus-per-task=2", "--nodelist=n1", f"--output={tmp_path}/out")
+    done = cluster.run("sbatch", *options, *script, cwd=ROOT, environ=environ)
     output = (tmp_path / "out").read_text()
     assert done.returncode == 2, output
     assert "prelude on n1" in output and "SAC_TRAIN_CPUS=none must be" in output
-
-
-def test_run_script_as_the_job_script_itself(cluster: SlurmCluster, tmp_path: Path, environ: dict[str, str]) -> None:
-    """SLURM runs a copy of it, which lies elsewhere."""
-    done = cluster.run(
-        "sbatch",
-        "--wait",
-        f"--output={tmp_path}/out",
-        "run_script.sh",
-        f"{tmp_path}/vars.sh",
-        cwd=ROOT,
-        environ=environ,
-    )
-    output = (tmp_path / "out").read_text()
-    assert done.returncode == 2 and "SAC_TRAIN_CPUS=none must be" in output, output
 
 
 def test_the_login_node_does_not_train(cluster: SlurmCluster, tmp_path: Path, environ: dict[str, str]) -> None:

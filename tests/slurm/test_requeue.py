@@ -69,10 +69,6 @@ if len((exp_dir / "starts").read_text().splitlines()) < 2:
 (exp_dir / "run.json").write_text(json.dumps({"attributes": {"num_iter": 1}}))
 (exp_dir / "metrics.csv").write_text("train_step,iteration,env_steps,eval_return\\n1,1,1,7\\n")
 """
-# In place of join_script.sh.
-FAKE_JOIN = """#!/bin/bash
-echo "joins on $SLURMD_NODENAME"
-"""
 
 
 class Job:
@@ -90,8 +86,8 @@ class Job:
             f"SAC_SAVE_DEADLINE_SECS=5 {variables}\n"
         )
         sharing = () if "--exclusive" in options else ("--oversubscribe",)
-        place = () if "--nodes=2" in options else ("--nodelist=n2",)
-        done = self.submit("--no_check", "--hold", "--parsable", "--comment", 'a "b" c', *place, *sharing, *options)
+        given = ("--no_check", "--hold", "--parsable", "--comment", 'a "b" c', "--nodelist=n2")
+        done = self.submit(*given, *sharing, *options)
         assert done.returncode == 0, done.stderr
         (self.id,) = done.stdout.split()
         (self.snapshot,) = folder.glob("run*/snapshot/*")
@@ -101,7 +97,6 @@ class Job:
             (launch / "start.py").write_text(FAKE_START)
         else:
             (launch / "run_script.sh").write_text(run)
-        (self.snapshot / "package/tfagents_system/launch/join_script.sh").write_text(FAKE_JOIN)
         assert cluster.run("scontrol", "release", self.id).returncode == 0
 
     def submit(self, *options: str) -> subprocess.CompletedProcess[str]:
@@ -153,15 +148,8 @@ def every_signal_saves_and_requeues_until_it_is_done(cluster: SlurmCluster, tmp_
 def slurms_own_requeue_and_preemption_are_left_to_slurm(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = Job(cluster, tmp_path, "saves", "--partition=lonely", "--nodelist=n3", "--exclusive")
     job.wait_for("at work")
-    urgent = cluster.run(
-        "sbatch",
-        "--parsable",
-        "--partition=urgent",
-        "--nodelist=n3",
-        "--exclusive",
-        "--output=/dev/null",
-        "--wrap=sleep 1",
-    ).stdout.strip()
+    options = ("--partition=urgent", "--nodelist=n3", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
+    urgent = cluster.run("sbatch", "--parsable", *options).stdout.strip()
     job.wait_for("saved, and requeued by SLURM")
     assert "saved after" in job.output
     cluster.wait_for_state(urgent, ("COMPLETED",), 60.0)
@@ -226,24 +214,12 @@ def trials_of_a_study_go_on_with_their_settings(cluster: SlurmCluster, tmp_path:
     assert [line.split(",")[:3] for line in table[1:]] == [["0", "done", "7.0"], ["1", "done", "7.0"]]
 
 
-def workers_of_further_nodes_join_each_attempt(cluster: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(cluster, tmp_path, "saves", "--nodes=2")
-    for attempt in (1, 2):
-        job.wait_for("at work", attempt)
-        job.wait_for("joins on n2", attempt)
-        job.signal("--batch", "--signal=USR1")
-        job.wait_for("saved, and requeued", attempt)
-    output = job.end("COMPLETED")
-    assert output.count("joins on n2") >= 2 and "resumed at 10" in output
-
-
 SCENARIOS = (
     every_signal_saves_and_requeues_until_it_is_done,
     slurms_own_requeue_and_preemption_are_left_to_slurm,
     a_cancelled_job_stays_cancelled,
     a_task_of_an_array_is_requeued_alone,
     trials_of_a_study_go_on_with_their_settings,
-    workers_of_further_nodes_join_each_attempt,
 )
 
 

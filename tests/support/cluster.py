@@ -10,13 +10,14 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+
+import psutil
 
 from tfagents_system.machine.claims import Claims
 
@@ -238,43 +239,14 @@ class SlurmCluster:
         )
 
     def _kill_jobs_of(self, node: str) -> None:
-        steps = self._jobs_of(node)
-        programs = [pid for step in steps for pid in _descendants(step)]
-        for pid in [*steps, *programs]:  # In this order: a step whose program dies tells the controller.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-    def _jobs_of(self, node: str) -> list[int]:
-        """Pids of slurmstepd, of which each step has one; they outlive the node's daemon and share its log."""
-        log, found = str(self.folder / f"slurmd_{node}.log"), []
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                command = (entry / "cmdline").read_bytes()
-                if command.startswith(b"slurmstepd:") and log in _open_files(entry):
-                    found.append(int(entry.name))
-        return found
-
-
-def _open_files(process: Path) -> list[str]:
-    links = []
-    for fd in (process / "fd").iterdir():
-        with contextlib.suppress(OSError):
-            links.append(os.readlink(fd))
-    return links
-
-
-def _descendants(pid: int) -> list[int]:
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            parents.setdefault(parent, []).append(int(entry.name))
-    found, todo = [], [pid]
-    while todo:
-        children = parents.get(todo.pop(), [])
-        found += children
-        todo += children
-    return found
+        """Each step of a job has a process slurmstepd, which outlives the node's daemon and shares its log."""
+        log = str(self.folder / f"slurmd_{node}.log")
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.name() == "slurmstepd" and log in [file.path for file in process.open_files()]:
+                    # In this order: a step whose program dies tells the controller.
+                    for each in (process, *process.children(recursive=True)):
+                        each.kill()
 
 
 def _free_ports(claims: Claims) -> list[int]:

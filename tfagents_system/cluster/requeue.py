@@ -11,7 +11,6 @@ The node's own python3 may have to run this file: it needs nothing but Python 3.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -96,44 +95,49 @@ def _ask(*command: str) -> str:
     return ""
 
 
-@dataclasses.dataclass
 class Progress:
     """Whether a run that is requeued repeatedly gets on; kept in `requeues` of the run directory.
 
+    Whoever submits the run again has changed something: for another snapshot the count begins anew.
+
     Attributes:
       step: Train step of the newest complete checkpoint.
-      stored_steps: Environment steps of the saved experience.
-      idle: Attempts in a row that added to neither, the one under way included: it may die without a word.
-      snapshot: What they ran. Whoever submits the run again has changed something: the count begins anew.
+      idle: Attempts in a row that added neither a checkpoint nor saved experience, the one under way included.
     """
 
-    step: int
-    stored_steps: int
-    idle: int = 0
-    snapshot: str = ""
+    def __init__(self, exp_dir: Path, snapshot: Path) -> None:
+        self._exp_dir, self._snapshot = exp_dir, str(snapshot)
+        before = _read_json(exp_dir / "requeues")
+        before = before if before.get("snapshot") == self._snapshot else {}
+        self.step, self._stored_steps = saved_step(exp_dir), before.get("stored_steps", stored_steps(exp_dir))
+        self.idle = before.get("idle", 0) if before.get("step") == self.step else 0
 
-    @classmethod
-    def read(cls, exp_dir: Path, snapshot: Path) -> Progress:
-        with contextlib.suppress(TypeError):
-            progress = cls(**_read_json(exp_dir / "requeues"))
-            if progress.snapshot == str(snapshot):
-                return progress
-        return cls(saved_step(exp_dir), stored_steps(exp_dir), snapshot=str(snapshot))
+    def begin(self) -> None:
+        """Counts the attempt that begins as idle: it may die without a word."""
+        self.idle += 1
+        self._write()
 
-    def write(self, exp_dir: Path) -> None:
-        exp_dir.mkdir(parents=True, exist_ok=True)
-        (exp_dir / "requeues.new").write_text(json.dumps(dataclasses.asdict(self)))
-        os.replace(exp_dir / "requeues.new", exp_dir / "requeues")
-
-    def look(self, exp_dir: Path, *, has_saved: bool) -> None:
-        """Looks what the last attempt has added.
-
-        Args:
-          has_saved: All of it: then experience counts, for there are no updates while the first is collected.
+    def end(self, *, has_saved: bool) -> None:
+        """Looks at what the attempt has added. Where it has saved all, experience counts, too: there are no updates
+        while the first is collected.
         """
-        step, stored = saved_step(exp_dir), stored_steps(exp_dir) if has_saved else self.stored_steps
-        if step != self.step or stored > self.stored_steps:
-            self.step, self.stored_steps, self.idle = step, stored, 0
+        step, stored = saved_step(self._exp_dir), stored_steps(self._exp_dir) if has_saved else self._stored_steps
+        if step != self.step or stored > self._stored_steps:
+            self.step, self._stored_steps, self.idle = step, stored, 0
+        self._write()
+
+    def _write(self) -> None:
+        values = {"step": self.step, "stored_steps": self._stored_steps, "idle": self.idle, "snapshot": self._snapshot}
+        self._exp_dir.mkdir(parents=True, exist_ok=True)
+        (self._exp_dir / "requeues.new").write_text(json.dumps(values))
+        os.replace(self._exp_dir / "requeues.new", self._exp_dir / "requeues")
+
+    def why_idle(self) -> str:
+        return (
+            f"{self.idle} attempts in a row have saved no update after step {self.step}, nor more experience: give it "
+            f"more time (--time), save more often (SAC_CHECKPOINT_MINUTES), or see {self._exp_dir}/logs for what is in "
+            "its way"
+        )
 
 
 def saved_step(exp_dir: Path) -> int:
@@ -200,12 +204,10 @@ def _start(count: int, first: int, *command: object) -> subprocess.Popen[bytes]:
 
 def attempt(job: Job, snapshot: Path, exp_dir: Path, workers: str, options: list[str]) -> tuple[int, str]:
     """Runs until the run ends; (the job's exit code, words)."""
-    progress = Progress.read(exp_dir, snapshot)
-    progress.look(exp_dir, has_saved=False)
+    progress = Progress(exp_dir, snapshot)
     if progress.idle >= MOST_IDLE:
-        return FAILED, f"not started: {_why_idle(progress, exp_dir)}"
-    progress.idle += 1
-    progress.write(exp_dir)
+        return FAILED, f"not started: {progress.why_idle()}"
+    progress.begin()
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     job.say(f"attempt {job.restarts + 1} on {node}, from train step {progress.step}: {exp_dir}")
     lacked_before = job.lacked_memory()
@@ -219,20 +221,12 @@ def attempt(job: Job, snapshot: Path, exp_dir: Path, workers: str, options: list
     is_stopped = code in _STOPPED or (code == FAILED and was_stopped(exp_dir))
     if not is_stopped and code <= 128:
         return code, f"failed with exit code {code}, not requeued: see {exp_dir}/logs"
-    progress.look(exp_dir, has_saved=code == RESUMABLE)
-    progress.write(exp_dir)
+    progress.end(has_saved=code == RESUMABLE)
     if progress.idle >= MOST_IDLE:
-        return FAILED, f"not requeued: {_why_idle(progress, exp_dir)}"
+        return FAILED, f"not requeued: {progress.why_idle()}"
     outcome = "saved" if code == RESUMABLE else f"ended with exit code {code}"
     code, words = job.requeue()
     return code, f"{outcome}, {words}"
-
-
-def _why_idle(progress: Progress, exp_dir: Path) -> str:
-    return (
-        f"{progress.idle} attempts in a row have saved no update after step {progress.step}, nor more experience: give "
-        f"it more time (--time), save more often (SAC_CHECKPOINT_MINUTES), or see {exp_dir}/logs for what is in its way"
-    )
 
 
 def main() -> int:

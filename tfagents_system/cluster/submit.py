@@ -65,20 +65,14 @@ to them follows after --. Exit codes: those of sbatch; 2 something must be chang
 
 
 class Options(argparse.Namespace):
-    """The command line.
-
-    Attributes:
-      array, nodes: As they were given; no array is empty.
-      run: Options of run_script.sh.
-      sbatch: Options of sbatch, as they were given: it knows its own, and what a cluster has added to them.
-    """
+    """The command line. sbatch knows its own options, and what a cluster has added to them: they are not looked at."""
 
     vars_file: Path
     is_dry: bool
     is_checked: bool
-    array: str
+    array: str  # Empty without one.
     nodes: str
-    run: list[str]
+    run: list[str]  # Options of run_script.sh.
     sbatch: list[str]
 
     @property
