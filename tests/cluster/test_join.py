@@ -101,17 +101,16 @@ def test_what_can_not_be_known_is_asked_for(running: RunPaths) -> None:
 
 def test_a_run_that_is_being_started_is_waited_for(running: RunPaths, tmp_path: Path) -> None:
     tell(running, "starting")
-    looks = 0
+    looks: list[float] = []
 
     def stop(secs: float) -> bool:
-        nonlocal looks
-        looks += 1
-        if looks == 3:
+        looks.append(secs)
+        if len(looks) == 3:
             tell(running, "running")
         return False
 
     assert join.wait_for_run([RunPaths(tmp_path / "other"), running], stop) == running
-    assert looks == 3
+    assert len(looks) == 3
     assert join.wait_for_run([RunPaths(tmp_path / "other")], lambda secs: True) is None
 
 
@@ -152,17 +151,10 @@ def test_a_run_that_is_not_started_is_given_up(tmp_path: Path, monkeypatch: pyte
 def environ_of(folder: Path) -> dict[str, str]:
     (folder / "params.py").write_text("")
     (folder / "config.json").write_text("{}")
-    return {
-        "SAC_EXP_NAME": "test",
-        "SAC_EXP_DIR": str(folder / "run"),
-        "SAC_PARAMS": str(folder / "params.py"),
-        "SAC_CONFIG": str(folder / "config.json"),
-        "SAC_REVERB_CPUS": "1",
-        "SAC_TRAIN_CPUS": "64",
-        "SAC_NUM_COLLECT_WORKERS": "99",
-        "SAC_COLLECT_WORKER_CPUS": "1",
-        "SAC_REVERB_PORT": "8008",
-    }
+    counts = {"REVERB_CPUS": "1", "TRAIN_CPUS": "64", "NUM_COLLECT_WORKERS": "99", "COLLECT_WORKER_CPUS": "1"}
+    places = {"EXP_DIR": f"{folder}/run", "PARAMS": f"{folder}/params.py", "CONFIG": f"{folder}/config.json"}
+    values = {"EXP_NAME": "test", "REVERB_PORT": "8008", **places, **counts}
+    return {f"SAC_{name}": value for name, value in values.items()}
 
 
 def test_as_many_as_there_are_cpus_and_slots(
@@ -170,17 +162,15 @@ def test_as_many_as_there_are_cpus_and_slots(
 ) -> None:
     monkeypatch.setattr(join.os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setattr(join, "plan_for", lambda *args, **kwargs: None)
-    target = target_of(running)
 
-    def workers(wanted: int | None = None, **environ: str) -> JoinPreparation:
-        return JoinPreparation(environ_of(tmp_path) | environ, None, target, running.joined, wanted)
+    def workers(wanted: int | None = None, target: Target | None = None) -> JoinPreparation:
+        return JoinPreparation(environ_of(tmp_path), None, target or target_of(running), running.joined, wanted)
 
     assert workers().workers == 2, "the run has four slots, two of them for its own workers"
     assert workers(1).workers == 1
     (error,) = workers(3).findings.errors
     assert "--workers 3, but the run has 2 slots for workers of kind collect" in error
-    elsewhere = JoinPreparation(environ_of(tmp_path), None, Target("a:1", Path("/c"), None, None), running.joined, None)
-    assert elsewhere.workers == 8
+    assert workers(target=Target("a:1", Path("/c"), None, None)).workers == 8
 
 
 @pytest.mark.parametrize("is_trainer", [False, True])
@@ -258,7 +248,6 @@ def test_what_is_beside_the_params_comes_with_them(
         "    def env_ctor(self, *args, seed=None, **kwargs): ...\n"
     )
     running.config.write_text("{}")
-    running.specs.write_bytes(b"specs")
     running.input_files.mkdir()
     (running.input_files / "laps.npz").write_bytes(b"PK1")
     target = target_of(running)
@@ -268,13 +257,14 @@ def test_what_is_beside_the_params_comes_with_them(
     own.input_files.mkdir()
     for stale in (own.params_folder / "of_an_earlier_join.py", own.input_files / "of_an_earlier_join.npz"):
         stale.write_text("")
+    preparation.inspection.specs = b"specs"
     preparation.write_inputs(own)
     assert load_params_class(own.params, origin_of_run(own)).num_iter == 7
     assert [path.name for path in own.params_folder.iterdir() if path.name != "__pycache__"] == ["beside_joined.py"]
     assert own.specs.read_bytes() == b"specs"
     assert [(path.name, path.read_bytes()) for path in own.input_files.iterdir()] == [("laps.npz", b"PK1")]
     shutil.rmtree(running.params_folder)
-    JoinPreparation(environ_of(tmp_path), None, target, running.joined, 1).write_inputs(own)
+    preparation.write_inputs(own)
     assert not own.params_folder.exists(), "the run keeps none"
 
 
@@ -291,11 +281,6 @@ def test_two_joins_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def stop() -> StopFlag:
-    return StopFlag(signals=())
-
-
-@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(supervisor, "_FIRST_BACKOFF_SECS", 0.01)
     monkeypatch.setattr(supervisor, "_MAX_BACKOFF_SECS", 0.05)
@@ -304,21 +289,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert list(processes_of_run(folder)) == []
 
 
-def workers_in(
-    folder: Path,
-    stop: StopFlag,
-    program: str,
-    run: RunPaths | None = None,
-    follows: bool = False,
-) -> Supervisor:
+def workers_in(folder: Path, stop: StopFlag, program: str, run: RunPaths | None = None) -> Supervisor:
     spec = {"exp_dir": str(folder), "roles": {"worker": program}, "workers": 2, "max_restarts": 1}
     variables = dataclasses.replace(variables_of(spec), reverb_cpus=0, train_cpus=0)
-    plan = plan_cpus(
-        reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=1, cores=flat([0]), share=True
-    )
-    target = Target("node7:8443", Path("/credentials"), None, run, follows)
-    starter = ProgramStarter(command_of(spec))
-    rules = functools.partial(join.JoinRules, target=target)
+    counts = {"reverb_cpus": 0, "train_cpus": 0, "num_collect_workers": 2, "collect_worker_cpus": 1}
+    plan, starter = plan_cpus(**counts, cores=flat([0]), share=True), ProgramStarter(command_of(spec))
+    rules = functools.partial(join.JoinRules, target=Target("node7:8443", Path("/credentials"), None, run))
     return Supervisor(variables, plan, Claims(), 0, stop, starter, rules, step_secs=0.02)
 
 
@@ -330,13 +306,15 @@ def test_their_settings_have_the_numbers_of_the_run_and_its_place(
     own = RunPaths(running.joined / HERE)
     own.exp_dir.mkdir(parents=True)
     here = {"reverb_cpus": 0, "train_cpus": 0, "local_workers": 1, "collect_worker_cpus": 3, "worker_role": "eval"}
-    variables = variables_with(exp_dir=own.exp_dir, **here)
     target = Target("node7:8443", Path("/credentials"), None, running)
+    variables = variables_with(server=target.server, credentials_dir=target.credentials_dir, **here)
 
     def write_inputs(paths: RunPaths) -> None:
         shutil.copy(running.run_json, paths.run_json)
 
-    join.join(variables, write_inputs, Overrides(), target, Claims(), StopFlag(signals=()), MagicMock())
+    preparation = MagicMock(target=target, overrides=Overrides(), write_inputs=write_inputs)
+    preparation.variables.return_value = variables
+    join.join(preparation, own.exp_dir, Claims(), StopFlag(signals=()), MagicMock())
     found = Settings.read(own.run_json).variables
     assert (found.server, found.credentials_dir) == ("node7:8443", Path("/credentials"))
     assert (found.seed, found.envs_per_worker, found.train_cpus, found.local_workers) == (5, 3, 1, 2), "of the run"
@@ -366,33 +344,35 @@ def test_a_signal_ends_them_alone(folder: Path, stop: StopFlag, capfd: pytest.Ca
     assert "saved" in (folder / "logs/worker_0.log").read_text()
 
 
-@pytest.mark.parametrize(("state", "code"), [("done", 0), ("stopped", 75), ("failed", 1)])
-def test_what_the_run_directory_says_ends_them(
-    folder: Path, running: RunPaths, stop: StopFlag, state: str, code: int, capfd: pytest.CaptureFixture[str]
-) -> None:
-    once_up(folder, lambda: tell(running, state, message=f"{state} by SIGINT"), WORKERS)
-    assert workers_in(folder, stop, SAVES, running).run() == code
-    closings = {"done": "is done", "stopped": "was stopped by SIGINT on", "failed": "has failed: failed by SIGINT"}
-    assert f"joined: the run {closings[state]}" in capfd.readouterr().out
+def leaves(target: Target) -> tuple[int, str] | None:
+    """The exit code and the reason with which workers that are at work leave, as things are."""
+    supervisor = MagicMock(exit_code=None, workers=[MagicMock(is_over=False)])
+    join.JoinRules(supervisor, target).look()
+    return supervisor.finish.call_args and supervisor.finish.call_args.args
 
 
-def test_a_run_that_goes_on_elsewhere_ends_them(
-    folder: Path, running: RunPaths, stop: StopFlag, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("state", "code", "words"),
+    [
+        ("done", 0, "the run is done"),
+        ("stopped", 75, "the run was stopped by SIGINT on this_machine"),
+        ("failed", 1, "the run has failed: failed by SIGINT"),
+    ],
+)
+def test_what_the_run_directory_says_ends_them(running: RunPaths, state: str, code: int, words: str) -> None:
+    assert leaves(target_of(running)) is None
+    tell(running, state, message=f"{state} by SIGINT")
+    assert leaves(target_of(running)) == (code, words)
+
+
+def test_a_run_that_goes_on_elsewhere_ends_them(running: RunPaths) -> None:
     """After its node was lost they would try to reach that one for ever."""
-    moved: list[bool] = []
-
-    def restart_and_move() -> None:
-        write_json(running.gateway_json, {"port": 8443})  # As while it is restarted.
-        time.sleep(1.5)
-        moved.append(True)
-        write_json(running.gateway_json, GATEWAY | {"host": "node9"})
-
-    once_up(folder, restart_and_move, WORKERS)
-    assert workers_in(folder, stop, SAVES, running, follows=True).run() == 75
-    assert moved, "a gateway that was restarted is reached again"
-    closing = "joined: the run goes on at node9:8443: start this command again to join it there; the workers here have"
-    assert closing in capfd.readouterr().out
+    target = dataclasses.replace(target_of(running), follows=True)
+    assert leaves(target) is None
+    write_json(running.gateway_json, {"port": 8443})  # As while it is restarted.
+    assert leaves(target) is None
+    write_json(running.gateway_json, GATEWAY | {"host": "node9"})
+    assert leaves(target) == (75, "the run goes on at node9:8443: start this command again to join it there")
 
 
 def test_a_crashed_worker_is_restarted_and_given_up(
@@ -417,15 +397,15 @@ def test_in_a_job_array_the_named_run_is_joined(
     running: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Each task of an array of workers has a number, which is no part of the run's name."""
-    asked = MagicMock(return_value=0)
-    monkeypatch.setattr(join, "_prepare_and_join", asked)
-    run = running.exp_dir.rename(tmp_path / name)
+    monkeypatch.setattr(join, "JoinPreparation", prepared := MagicMock())
+    monkeypatch.setattr(join, "join", joined := MagicMock(return_value=0))
+    run = RunPaths(running.exp_dir.rename(tmp_path / name))
     environ = environ_of(tmp_path) | {"SLURM_ARRAY_TASK_ID": "2", "SAC_GRID": "of_the_run.json"}
     for variable, value in environ.items():
         monkeypatch.setenv(variable, value)
-    assert join.main(["--to", str(run), "--server", "node7:8443"]) == 0
-    (_, given, target, folder, _, _), _ = asked.call_args
-    assert target.run == RunPaths(run) and folder.parent == RunPaths(run).joined
+    assert join.main(["--to", str(run.exp_dir), "--server", "node7:8443"]) == 0
+    (given, _, target, folder, *_), _ = prepared.call_args
+    assert target.run == run and folder == run.joined == joined.call_args[0][1].parent
     assert given["SLURM_ARRAY_TASK_ID"] == "2", "params.py may read it"
 
 

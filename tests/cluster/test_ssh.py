@@ -24,8 +24,8 @@ from tests.support.gateway_for_tests import echo_server
 from tests.support.settings_for_tests import write_run_json
 from tests.support.ssh_for_tests import FAKE_HOST
 from tests.support.waiting import gone
-from tfagents_system.cluster import join, ssh
-from tfagents_system.cluster.ssh import SshRun, SshTunnel, fetch_run
+from tfagents_system.cluster import join
+from tfagents_system.cluster.join import SshRun, SshTunnel, fetch_run
 from tfagents_system.errors import UserError
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.resolved import Overrides
@@ -73,17 +73,14 @@ def test_its_inputs_come_as_they_are(there: RunPaths, tmp_path: Path) -> None:
         "SAC_EXP_DIR": str(run.paths.exp_dir),
         "SAC_PARAMS": str(run.paths.params_folder / "mine.py"),
         "SAC_CONFIG": str(run.paths.config),
+        "SAC_CREDENTIALS_DIR": str(run.paths.credentials),
     }
     assert (run.paths.params_folder / "beside.py").exists(), "params import what is beside them"
     assert (run.paths.input_files / "laps.npz").read_bytes() == b"PK\x03"
     assert stat.S_IMODE(run.paths.exp_dir.stat().st_mode) == 0o700
+    assert credentials.check_credentials(run.paths.credentials) == []
     shutil.rmtree(there.params_folder)
     assert fetch(tmp_path).environ()["SAC_PARAMS"] == str(run.paths.params), "that of the first fetch is gone"
-
-
-def test_the_credentials_come_along(there: RunPaths, tmp_path: Path) -> None:
-    run = fetch(tmp_path)
-    assert credentials.check_credentials(run.paths.credentials) == []
 
 
 def test_the_gateway_is_on_the_machine_of_the_login_or_behind_it(there: RunPaths, tmp_path: Path) -> None:
@@ -92,10 +89,7 @@ def test_the_gateway_is_on_the_machine_of_the_login_or_behind_it(there: RunPaths
     assert fetch(tmp_path).gateway == "node7:8443"
 
 
-@pytest.mark.parametrize(
-    ("state", "ago_secs", "found"),
-    [("stopped", 0, "stopped"), ("running", 99, "dead")],
-)
+@pytest.mark.parametrize(("state", "ago_secs", "found"), [("stopped", 0, "stopped"), ("running", 99, "dead")])
 def test_a_run_that_does_not_go_on_is_not_joined(
     state: str, ago_secs: float, found: str, there: RunPaths, tmp_path: Path
 ) -> None:
@@ -161,7 +155,7 @@ def test_a_run_that_is_done_is_joined_by_nobody(
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the login is; tests/end_to_end/test_joining_by_ssh.py has a real one."""
-    monkeypatch.setattr(ssh, "_AGAIN_SECS", 0.1)
+    monkeypatch.setattr(join, "_AGAIN_SECS", 0.1)
     ssh_for_tests.make_fake(tmp_path, monkeypatch)
     return FAKE_HOST
 
@@ -222,7 +216,7 @@ def test_it_comes_back_at_the_same_port_and_leaves_nothing_over(
 
 def test_it_ends_with_a_program_that_is_killed(host: str, target: str) -> None:
     code = (
-        "import sys, time; from tfagents_system.cluster.ssh import SshTunnel\n"
+        "import sys, time; from tfagents_system.cluster.join import SshTunnel\n"
         "tunnel = SshTunnel(*sys.argv[1:]); print(tunnel._process.pid, flush=True); time.sleep(60)"
     )
     owner = subprocess.Popen([sys.executable, "-c", code, host, target], stdout=subprocess.PIPE, text=True)
@@ -245,17 +239,15 @@ def test_what_ssh_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_host_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh, "_OPEN_SECS", 0.3)
+    monkeypatch.setattr(join, "_OPEN_SECS", 0.3)
     ssh_for_tests.put_in_path("exec sleep 60", tmp_path, monkeypatch)
     with pytest.raises(UserError, match=r"opens no tunnel .* \(no answer\)"):
         SshTunnel(FAKE_HOST, "127.0.0.1:9")
     assert processes() == []
 
 
-def test_what_the_system_refuses_is_tried_again(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ssh_for_tests.make_fake(tmp_path, monkeypatch)
-    monkeypatch.setattr(ssh, "_AGAIN_SECS", 0.1)
-    start = ssh.processes.start_apart
+def test_what_the_system_refuses_is_tried_again(host: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = join.processes.start_apart
     refused: list[Any] = []
 
     def refuse_twice(*command: Any, **options: Any) -> Any:
@@ -264,9 +256,9 @@ def test_what_the_system_refuses_is_tried_again(target: str, tmp_path: Path, mon
             raise OSError(11, "Resource temporarily unavailable")
         return start(*command, **options)
 
-    with contextlib.closing(SshTunnel("user@host", target)) as tunnel:
+    with contextlib.closing(SshTunnel(host, target)) as tunnel:
         assert answers(tunnel.server)
-        monkeypatch.setattr(ssh.processes, "start_apart", refuse_twice)
+        monkeypatch.setattr(join.processes, "start_apart", refuse_twice)
         assert tunnel._process is not None
         tunnel._process.kill()
         assert in_time(lambda: len(refused) == 2, tunnel.look)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.launching import ROOT, UserRun, finish
 from tests.support.warm_starts import WarmPopen
-from tfagents_system.cluster.ssh import gateway_address
+from tfagents_system.cluster.join import gateway_address
 from tfagents_system.envs.specs import load_specs
 from tfagents_system.errors import EXIT_RESUMABLE
 from tfagents_system.replay.ring import Ring

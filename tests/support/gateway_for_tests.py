@@ -18,21 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 import tfagents_system
 from tests.support.settings_for_tests import variables_with
 from tests.support.waiting import until
 from tfagents_system.cluster import gateway as gateway_module
-from tfagents_system.cluster.gateway import Gateway, Slots, server_context
+from tfagents_system.cluster.gateway import Gateway, Slots
 from tfagents_system.machine.claims import SlotCounts
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.resolved import Settings
-from tfagents_system.transport.credentials import make_credentials, tls_context
-from tfagents_system.transport.segments import Column, Layout, Segment
-from tfagents_system.transport.tunnel import FromGateway, Hello, Tunnel, line_of
+from tfagents_system.transport.credentials import make_credentials, server_context, tls_context
+from tfagents_system.transport.tunnel import Answer, Hello, Tunnel, line_of
 
-LAYOUT = Layout((Column("observation", (3,), "float32"),), (Column("action", (2,), "float32"),))
 IDENTITY = {"params": "a" * 64, "config": "b" * 64, "specs": "c" * 64}
 DEADLINE_SECS = 20.0
 
@@ -62,7 +59,7 @@ class Running:
         return tunnel_to(self.address, self.paths, token=token)
 
     @contextlib.contextmanager
-    def said(self, hello: Hello) -> Iterator[tuple[Any, FromGateway]]:
+    def said(self, hello: Hello) -> Iterator[tuple[Any, Answer]]:
         """A client's connection after its hello, and the answer; for a connection of data there is none."""
         with (
             self.dialled() as tls,
@@ -70,7 +67,7 @@ class Running:
         ):
             stream.write(line_of(hello))
             line = b"{}" if hello.kind == "data" else stream.readline()
-            yield stream, msgspec.json.decode(line or b"{}", type=FromGateway)
+            yield stream, msgspec.json.decode(line or b"{}", type=Answer)
 
     @contextlib.contextmanager
     def dialled(self) -> Iterator[ssl.SSLSocket]:
@@ -115,9 +112,9 @@ def running_gateway(
     for path in (paths.logs, paths.heartbeats):
         path.mkdir(parents=True, exist_ok=True)
     make_credentials(paths.credentials, "test")
-    settings = Settings(variables_with(max_workers=max_workers)).shared()
+    welcome = Answer(run=7, settings=Settings(variables_with(max_workers=max_workers)).shared())
     slots = Slots(SlotCounts(local, 1, max_workers), has_trainer)
-    gateway = Gateway(paths, IDENTITY, settings, 7, replay_port, slots, password)
+    gateway = Gateway(paths, IDENTITY, welcome, replay_port, slots, password)
     listener, loop = gateway_module.listen(port), asyncio.new_event_loop()
     loop.set_exception_handler(lambda loop, context: None)
     context = server_context(paths.credentials)
@@ -193,22 +190,6 @@ def slow_line(port: int, bytes_per_sec: float) -> contextlib.AbstractContextMana
 
 def wait_until(condition: Callable[[], object], secs: float = DEADLINE_SECS) -> None:
     until(condition, secs, "what a gateway or a tunnel does")
-
-
-def segment(number: int, worker_id: int = 1, steps: int = 5) -> Segment:
-    return Segment(
-        worker_id=worker_id,
-        incarnation=1,
-        number=number,
-        iteration=0,
-        end_of_iteration=False,
-        starts_episode=True,
-        ends_episode=True,
-        observation=[np.full((steps + 1, 3), number, np.float32)],
-        action=[np.zeros((steps, 2), np.float32)],
-        reward=np.arange(steps, dtype=np.float32),
-        discount=np.ones(steps, np.float32),
-    )
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.support.gateway_for_tests import LAYOUT
 from tests.support.reverb_for_tests import make_server
+from tests.support.segments_for_tests import LAYOUT
 from tfagents_system.replay.pacing import Lockstep
 from tfagents_system.replay.recovery import SnapshotWriter
 from tfagents_system.replay.ring import Ring

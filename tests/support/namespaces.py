@@ -38,7 +38,6 @@ class Host:
     namespace: str
     interface: str
     ipv4: str
-    ipv6: str
 
     def command(self, command: Sequence[str]) -> list[str]:
         """The command, run on this host."""
@@ -52,35 +51,11 @@ class Host:
 
 
 @contextlib.contextmanager
-def two_hosts() -> Iterator[tuple[Host, Host]]:
-    """Two hosts that reach each other and nobody else."""
-    tag = f"{os.getpid()}n{next(_COUNT)}"
-    hosts = [
-        Host(f"sac{tag}{letter}", f"v{tag}{letter}"[:15], f"10.99.0.{k}", f"fd99::{k}")
-        for k, letter in ((1, "a"), (2, "b"))
-    ]
-    try:
-        for host in hosts:
-            _ip("netns", "add", host.namespace)
-        _ip("link", "add", hosts[0].interface, "type", "veth", "peer", "name", hosts[1].interface)
-        for host in hosts:
-            _ip("link", "set", host.interface, "netns", host.namespace)
-            _ip("-n", host.namespace, "addr", "add", f"{host.ipv4}/24", "dev", host.interface)
-            _ip("-n", host.namespace, "addr", "add", f"{host.ipv6}/64", "dev", host.interface, "nodad")
-            _ip("-n", host.namespace, "link", "set", host.interface, "up")
-            _ip("-n", host.namespace, "link", "set", "lo", "up")
-        yield hosts[0], hosts[1]
-    finally:
-        for host in hosts:
-            subprocess.run(["ip", "netns", "del", host.namespace], capture_output=True)
-
-
-@contextlib.contextmanager
 def hosts_at_a_switch(count: int) -> Iterator[list[Host]]:
     """Hosts that reach each other and nobody else, by a switch in a namespace of its own."""
     tag = f"{os.getpid()}s{next(_COUNT)}"
     switch = f"sac{tag}"
-    hosts = [Host(f"sac{tag}h{k}", f"v{tag}h{k}"[:15], f"10.99.1.{k}", f"fd98::{k}") for k in range(1, count + 1)]
+    hosts = [Host(f"sac{tag}h{k}", f"v{tag}h{k}"[:15], f"10.99.0.{k}") for k in range(1, count + 1)]
     try:
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "switch", "type", "bridge")

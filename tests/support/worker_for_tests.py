@@ -10,7 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.gateway_for_tests import IDENTITY, segment, wait_until
+from tests.support.gateway_for_tests import IDENTITY, wait_until
+from tests.support.segments_for_tests import numbered_segment
 from tfagents_system.transport.connection import Connection, Waiting
 from tfagents_system.transport.tunnel import Hello, Tunnel, check_path
 from tfagents_system.worker.sender import SegmentSender
@@ -28,7 +29,7 @@ def main() -> None:
     sender = SegmentSender(Connection(address, lambda: False, tunnel.socket), slot, time.time_ns())
     print(json.dumps({"slot": slot, "errors": checks.errors, "report": checks.report()}), flush=True)
     for _ in range(count):
-        sender.send(segment(0, slot, STEPS))
+        sender.send(numbered_segment(slot, steps=STEPS))
         sender.confirm()
         time.sleep(secs / count)
     sender.flush(Waiting("the segments", 120.0, lambda: False))

@@ -62,20 +62,17 @@ def test_they_are_made_once_and_whole_or_not_at_all(
     ],
 )
 def test_what_can_not_be_used_is_refused_in_words(folder: Path, fault: str, words: str) -> None:
-    match fault:
-        case "missing":
-            (folder / "key.pem").unlink()
-        case "readable key":
-            (folder / "key.pem").chmod(0o640)
-        case "writable folder":
-            folder.chmod(0o777)
-        case "key of another":
-            credentials.make_credentials(folder.with_name("other"), "other")
-            (folder / "key.pem").write_bytes((folder.with_name("other") / "key.pem").read_bytes())
-        case "garbage":
-            (folder / "certificate.pem").write_text("nonsense")
-        case "no folder":
-            folder.rename(folder.with_name("moved"))
+    other = folder.with_name("other")
+    credentials.make_credentials(other, "other")
+    faults = {
+        "missing": lambda: (folder / "key.pem").unlink(),
+        "readable key": lambda: (folder / "key.pem").chmod(0o640),
+        "writable folder": lambda: folder.chmod(0o777),
+        "key of another": lambda: (folder / "key.pem").write_bytes((other / "key.pem").read_bytes()),
+        "garbage": lambda: (folder / "certificate.pem").write_text("nonsense"),
+        "no folder": lambda: folder.rename(folder.with_name("moved")),
+    }
+    faults[fault]()
     (finding,) = credentials.check_credentials(folder)
     assert re.search(words, finding)
 

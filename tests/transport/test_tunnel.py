@@ -26,12 +26,12 @@ from tests.support.gateway_for_tests import (
     beat_file,
     echo_server,
     running_gateway,
-    segment,
     slow_line,
     tunnel_to,
     wait_until,
 )
 from tests.support.ports import free_port
+from tests.support.segments_for_tests import numbered_segment
 from tests.support.settings_for_tests import variables_with
 from tests.support.waiting import gone
 from tests.support.warm_starts import WarmPopen
@@ -43,7 +43,8 @@ from tfagents_system.transport import connection as connection_module
 from tfagents_system.transport import tables
 from tfagents_system.transport import tunnel as tunnel_module
 from tfagents_system.transport.connection import Connection, Waiting
-from tfagents_system.transport.tunnel import Refused, SlotLostError, Tunnel, Welcome, check_path, join, refusals
+from tfagents_system.transport.credentials import make_credentials
+from tfagents_system.transport.tunnel import Answer, Hello, SlotLostError, Tunnel, check_path, join
 from tfagents_system.worker.sender import SegmentSender
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,7 +162,7 @@ def test_experience_is_stored_once_though_each_end_is_killed_in_turn(host: Host)
         for number in range(48):
             if number % 12 == 6 and kills:
                 kills.pop(0)(tunnel)
-            sender.send(segment(0, 0, STEPS))
+            sender.send(numbered_segment(steps=STEPS))
             sender.confirm()
         sender.flush(Waiting("the segments", 120.0, lambda: False))
         assert not kills and sender.unconfirmed_segments == 0
@@ -242,12 +243,35 @@ def test_the_path_is_tried_step_by_step(tmp_path: Path) -> None:
         assert f"the gateway at {running.address} lets us in: it has tfagents_system 0.1.0 and the same inputs" in facts
         (error,) = check_path(*way, identity={"params": "d" * 64}).errors
         assert "refuses us: the run was started with other inputs: use its own params" in error
-        assert refusals(*way) == []
+        assert check_path(*way).errors == [], "without inputs they are not compared"
         (tmp_path / "password").write_text("another horse battery\n")
-        (refusal,) = refusals(*way)
+        (refusal,) = check_path(*way, must_answer=False).errors
         assert "asks for a password, another one was given" in refusal
     (error,) = check_path(*way).errors
     assert "nobody listens on localhost port" in error
+    assert check_path(*way, must_answer=False).errors == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (socket.gaierror(-2, "Name not known"), "does not know the host node7 (Name not known): give its address"),
+        (ConnectionRefusedError(), "nobody listens on node7 port 8443: is the run alive, with SAC_GATEWAY_PORT set"),
+        (ConnectionResetError(104, "reset"), "node7 port 8443 does not prove to be the gateway of these credentials"),
+        (EOFError(), "the gateway at node7 port 8443 has ended the connection"),
+        (TimeoutError(), "laptop can't reach node7 port 8443 (no answer in time): is there a firewall between"),
+    ],
+)
+def test_what_stands_in_the_way_is_told(error: Exception, words: str) -> None:
+    route = tunnel_module.Route("node7", 8443, "/credentials", Hello("collect", host="laptop"))
+    assert words in tunnel_module._obstacle(route, error)
+
+
+def test_a_server_that_is_no_gateway_is_told(tmp_path: Path) -> None:
+    make_credentials(tmp_path / "credentials", "test")
+    with echo_server() as port:
+        (error,) = check_path(f"127.0.0.1:{port}", tmp_path / "credentials").errors
+    assert "does not prove to be the gateway" in error
 
 
 # What a role makes of it.
@@ -259,36 +283,22 @@ SHARED: dict[str, dict[str, Any]] = Settings(variables_with(**COUNTS)).shared()
 class FakeTunnel(Tunnel):
     """To a gateway that lets everybody in."""
 
-    newest: Welcome
-    made: list[FakeTunnel] = []
+    newest: Answer
 
-    def __init__(self, address: str, hello: Any, *_: Any) -> None:
+    def __init__(self, address: str, hello: Any = None, *_: Any) -> None:
         self.address, self.hello, self.socket, self.down = address, hello, "/tmp/socket", ""
         self.welcome, self.refused, self.end_of_run, self.has_left = self.newest, None, None, False
-        self.made.append(self)
 
     def leave(self) -> None:
         self.has_left = True
 
 
 @pytest.fixture
-def welcomed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Says what the gateway says from now on."""
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     monkeypatch.setattr(tunnel_module, "Tunnel", FakeTunnel)
     monkeypatch.setattr(connection_module, "Connection", MagicMock())
     monkeypatch.setattr(tunnel_module, "identity_of", lambda *inputs: {"params": "digest"})
-    monkeypatch.setattr(FakeTunnel, "made", [])
-
-    def welcome(run: int, slot: int | None = None, settings: dict[str, Any] = SHARED) -> None:
-        monkeypatch.setattr(FakeTunnel, "newest", Welcome(slot, settings, run), raising=False)
-        for tunnel in FakeTunnel.made:
-            tunnel.welcome = FakeTunnel.newest
-
-    return welcome
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> RunPaths:
+    monkeypatch.setattr(FakeTunnel, "newest", Answer(11, None, SHARED), raising=False)
     paths = RunPaths(tmp_path / "joined")
     paths.heartbeats.mkdir(parents=True)
     return paths
@@ -301,35 +311,29 @@ def take_part(role: str, paths: RunPaths, **values: Any) -> FakeTunnel:
     return tunnel
 
 
-def test_a_trainer_hears_that_another_run_has_begun_where_the_server_is(
-    paths: RunPaths, welcomed: Callable[..., None]
-) -> None:
+def test_a_trainer_hears_that_another_run_has_begun_where_the_server_is(paths: RunPaths) -> None:
     """Its tunnel stays: another gateway welcomes it, with the number of another run."""
-    welcomed(11)
     tunnel = take_part("trainer", paths)
     assert tunnel.worker_id == -1 and tunnel.ended() is None
     tunnel.check()
-    welcomed(12)
+    FakeTunnel.newest = tunnel.welcome = Answer(12, None, SHARED)
     assert tunnel.ended() == "replaced"
     with pytest.raises(UserError, match="the run at node7:8443 has begun anew since .* joined it: .*--fresh"):
         tunnel.check()
     assert take_part("trainer", paths).ended() is None, "one that has trained nothing yet may join it"
     paths.metrics_csv.write_text("train_step\n5\n")
     paths.run_json.write_text("{}")
-    welcomed(13)
+    FakeTunnel.newest = Answer(13, None, SHARED)
     with pytest.raises(UserError, match="has begun anew"):
         take_part("trainer", paths)
-    assert FakeTunnel.made[-1].has_left
     tunnel.end_of_run = "done"
     assert tunnel.ended() == "done"
 
 
-def test_a_worker_takes_over_what_both_sides_share_and_is_known_when_it_comes_again(
-    paths: RunPaths, welcomed: Callable[..., None]
-) -> None:
+def test_a_worker_takes_over_what_both_sides_share_and_is_known_when_it_comes_again(paths: RunPaths) -> None:
     variables = SHARED["variables"] | {"seed": 17, "max_workers": None, "exec_prefix": "rm", "BASH_ENV": "/tmp/x"}
     defaults = {"log_period_iters": 5, "env_ctor": 3, "horizon": "200"}
-    welcomed(11, 4, {"variables": variables, "defaults": defaults})
+    FakeTunnel.newest = Answer(11, 4, {"variables": variables, "defaults": defaults})
     worker, again, other = (take_part(role, paths, worker_role="eval") for role in ("worker_0", "worker_0", "worker_1"))
     settings = worker.settings.variables
     assert (worker.worker_id, settings.seed, settings.slots.most, settings.local_workers) == (4, 17, 2, 1)
@@ -340,13 +344,10 @@ def test_a_worker_takes_over_what_both_sides_share_and_is_known_when_it_comes_ag
 
 
 @pytest.mark.parametrize(("reason", "error"), [("slot_lost", SlotLostError), ("inputs", UserError)])
-def test_who_is_refused_later_hears_why(
-    paths: RunPaths, welcomed: Callable[..., None], reason: str, error: type[Exception]
-) -> None:
-    welcomed(11, 4)
-    tunnel = take_part("worker_0", paths)
+def test_who_is_refused_later_hears_why(paths: RunPaths, reason: str, error: type[Exception]) -> None:
+    tunnel = FakeTunnel("node7:8443")
     tunnel.check()
-    tunnel.refused = Refused(reason, "for this reason")
+    tunnel.refused = Answer(refused=reason, message="for this reason")
     assert tunnel.ended() == "refused"
     with pytest.raises(error, match="the gateway at node7:8443 refuses us: for this reason"):
         tunnel.check()

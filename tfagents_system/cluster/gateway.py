@@ -12,13 +12,11 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import hmac
 import os
 import socket
 import ssl
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -41,11 +39,9 @@ from tfagents_system.transport.tunnel import (
     PIECE_BYTES,
     SILENCE_SECS,
     SLOT_LOST,
-    FromGateway,
+    Answer,
     Hello,
-    Refused,
     Streams,
-    Welcome,
     copy_both_ways,
     identity_of,
     line_of,
@@ -55,18 +51,23 @@ HANDSHAKE_SECS = 10.0
 KEEP_SECS = 60.0  # How long the slot of a vanished worker is kept for it.
 _BRUTE_FORCE_SECS = 1.0
 _SPEAK_SECS = 10.0
-_INPUTS = {"settings": "settings (--set)", "specs": "environment's specs", "config": "configuration"}
+_INPUTS = {"settings": "settings (--set)", "specs": "environment's specs (simulator's version)", "config": "JSON file"}
 _START_DEADLINE_SECS = 600.0
 _STEP_SECS = 0.5
 _FAREWELL_SECS = 15.0
 
 
 class RefusedError(Exception):
-    """A client is refused; the arguments are those of `Refused`."""
+    """A client is refused: for good, or for now where it `may_try_again`."""
 
-    def __init__(self, reason: str, message: str, final: bool = True) -> None:
+    def __init__(self, reason: str, message: str, *, may_try_again: bool = False) -> None:
         super().__init__(message)
-        self.refused = Refused(reason, message, final)
+        self.reason, self.message, self.may_try_again = reason, message, may_try_again
+
+    def answer(self) -> Answer:
+        if self.may_try_again:
+            return Answer(down=f"it refuses us for now: {self.message}")
+        return Answer(refused=self.reason, message=self.message)
 
 
 class Session:
@@ -74,14 +75,13 @@ class Session:
 
     Attributes:
       slot: Its number; None where it has none.
-      tasks: Its connections, this one included.
       left_at: Since when it is not connected, on the monotonic clock; None while it is.
     """
 
     def __init__(self, hello: Hello, writer: asyncio.StreamWriter) -> None:
         self.hello, self.writer = hello, writer
         self.slot: int | None = None
-        self.tasks = set[asyncio.Task[Any]]()
+        self._tasks = set[asyncio.Task[Any]]()
         self.left_at: float | None = None
 
     @property
@@ -89,8 +89,15 @@ class Session:
         """Name of the role in logs and heartbeats."""
         return self.hello.kind if self.slot is None else worker_role(self.slot)
 
+    def carry(self) -> None:
+        """The connection that this task serves ends with the session."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def end(self) -> None:
-        for task in self.tasks:
+        for task in self._tasks:
             task.cancel()
 
 
@@ -128,11 +135,11 @@ class Slots:
                 self._holders[slot], session.slot = session, slot
                 return
         if kind == TRAINER:
-            raise RefusedError("trainer", "the run has another trainer already", final=False)
+            raise RefusedError("trainer", "the run has another trainer already", may_try_again=True)
         if wanted is not None:  # Its process is started again, and takes any.
             raise RefusedError(SLOT_LOST, f"slot {wanted} was given to another worker meanwhile ({self._counts})")
         is_kept = any(self._holders[slot].left_at is not None for slot in fitting if slot in self._holders)
-        raise RefusedError("slots", self._counts.refusal(kind), final=not is_kept)  # Kept for one that has vanished.
+        raise RefusedError("slots", self._counts.refusal(kind), may_try_again=is_kept)  # For one that has vanished.
 
     def leave(self, session: Session, *, for_good: bool) -> None:
         """A session has ended, unless a newer one of the same role has its slot."""
@@ -162,8 +169,7 @@ class Gateway:
     Args:
       paths: The run directory.
       identity: Of the run's inputs, see `identity_of`.
-      settings: Those that roles which join take over, see `Settings.shared`.
-      run: The run's number in run.json.
+      welcome: What a role is told that is let in, but for its slot.
       replay_port: The replay server's on this machine.
       slots: Of roles that join.
       password: Empty if none is required.
@@ -176,39 +182,29 @@ class Gateway:
         self,
         paths: RunPaths,
         identity: Mapping[str, str],
-        settings: dict[str, Any],
-        run: int,
+        welcome: Answer,
         replay_port: int,
         slots: Slots,
         password: str = "",
     ) -> None:
-        self._paths, self._identity, self._settings, self._run = paths, identity, settings, run
-        self._replay_port, self.slots, self._password = replay_port, slots, password.encode()
+        self._paths, self._identity, self._welcome = paths, identity, welcome
+        self._replay_port, self.slots, self._password = replay_port, slots, password
         self.refused = collections.Counter[str]()
         self._logged_at = collections.defaultdict[str, float](lambda: -_SPEAK_SECS)
         self._end = ""
 
     async def listen(self, listener: socket.socket, context: ssl.SSLContext) -> asyncio.Server:
-        """Serves until the server is closed, or the event loop ends.
-
-        Args:
-          context: TLS that verifies both sides: a client without the certificate does not come through.
-        """
+        """Serves until the server is closed, or the event loop ends; see `credentials.server_context`."""
         limit = max(PIECE_BYTES, 2 * MOST_BYTES)
         return await asyncio.start_server(
             self._serve, sock=listener, ssl=context, ssl_handshake_timeout=HANDSHAKE_SECS, limit=limit, backlog=256
         )
 
     async def end(self, why: str, deadline_secs: float) -> None:
-        """Tells all clients that the run is over, and waits for them to go.
-
-        Args:
-          why: `done` or `stopped`.
-          deadline_secs: How long they have to send what they still have.
-        """
+        """Tells all clients that the run is over (`done` or `stopped`), and waits for them to send what they have."""
         self._end = why
         for session in self.slots.sessions:
-            session.writer.write(line_of(FromGateway(end=why)))
+            session.writer.write(line_of(Answer(end=why)))
         deadline = time.monotonic() + deadline_secs
         while self.slots.sessions and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
@@ -231,8 +227,8 @@ class Gateway:
             else:
                 await self._hold_session(Session(hello, writer), reader, peer)
         except RefusedError as error:
-            self._count(error.refused.reason, peer, error.refused.message)
-            writer.write(line_of(FromGateway(refused=error.refused)))
+            self._count(error.reason, peer, error.message)
+            writer.write(line_of(error.answer()))
         except (OSError, EOFError):  # It has ended.
             pass
         except (ValueError, msgspec.MsgspecError) as error:  # ValueError: a line without end.
@@ -250,11 +246,9 @@ class Gateway:
 
     async def _check(self, hello: Hello) -> None:
         """Raises RefusedError unless the client may join."""
-        if self._password and not hmac.compare_digest(self._password, hello.password.encode()):
+        if fault := credentials.password_fault(self._password, hello.password):
             await asyncio.sleep(_BRUTE_FORCE_SECS)
-            given = "another one was given" if hello.password else "none was given"
-            text = f"the run asks for a password, {given}: set SAC_PASSWORD_FILE to a file with it"
-            raise RefusedError("password", text)
+            raise RefusedError("password", fault)
         if hello.version != tfagents_system.__version__:
             ours, theirs = tfagents_system.__version__, hello.version[:40]
             raise RefusedError("version", f"the run has tfagents_system {ours}, you have {theirs}: install the same")
@@ -271,30 +265,25 @@ class Gateway:
             raise RefusedError("inputs", f"the run was started with other inputs: use its own {', '.join(differing)}")
 
     async def _carry(self, hello: Hello, streams: Streams) -> None:
-        """One connection of a role to the replay server; it ends with the role's session."""
-        session, task = self.slots.session_of(hello.token), asyncio.current_task()
-        if session is None or task is None:
-            raise RefusedError("session", "a connection without a session", final=False)
-        session.tasks.add(task)
-        try:
-            replay = await asyncio.open_connection("127.0.0.1", self._replay_port, limit=PIECE_BYTES)
-            await copy_both_ways(streams, replay)
-        finally:
-            session.tasks.discard(task)
+        """One connection of a role to the replay server."""
+        session = self.slots.session_of(hello.token)
+        if session is None:
+            raise RefusedError("session", "a connection without a session")
+        session.carry()
+        replay = await asyncio.open_connection("127.0.0.1", self._replay_port, limit=PIECE_BYTES)
+        await copy_both_ways(streams, replay)
 
     async def _hold_session(self, session: Session, reader: asyncio.StreamReader, peer: str) -> None:
+        writer, is_check, has_left = session.writer, session.hello.kind == CHECK, False
         if self._end:
-            session.writer.write(line_of(FromGateway(end=self._end)))
+            writer.write(line_of(Answer(end=self._end)))
             return
-        task, is_check = asyncio.current_task(), session.hello.kind == CHECK
-        assert task is not None
         if not is_check:
             self.slots.take(session)
-        session.writer.write(line_of(FromGateway(welcome=Welcome(session.slot, self._settings, self._run))))
+        writer.write(line_of(msgspec.structs.replace(self._welcome, slot=session.slot)))
         if is_check:
             return
-        session.tasks.add(task)
-        has_left = False
+        session.carry()
         try:
             logging.info("%s of %s (%s) is in", session.name, clean_text(session.hello.host, 100), peer)
             with contextlib.suppress(TimeoutError):  # Its machine has vanished.
@@ -302,9 +291,8 @@ class Gateway:
                     has_left = line == LEAVES
                     if line.strip() and not has_left:
                         await self._write_beat(session, line)
-                    session.writer.write(line_of(FromGateway()))
+                    writer.write(line_of(Answer()))
         finally:
-            session.tasks.discard(task)
             session.end()
             self.slots.leave(session, for_good=has_left)
 
@@ -339,14 +327,15 @@ def serve(role: Role) -> int:
     folder = variables.credentials_dir or paths.credentials
     if variables.credentials_dir is None:
         credentials.make_credentials(folder, variables.exp_name)
-    context, password = server_context(folder), credentials.read_password(variables.password_file)
+    context, password = credentials.server_context(folder), credentials.read_password(variables.password_file)
     connection = Connection(role.server_address, role.stop.is_set)
     role.wait_until_up(connection, _START_DEADLINE_SECS)
     replay_port = int(role.server_address.rpartition(":")[2])
     # A supervisor has started a trainer, unless that is elsewhere; without a supervisor it may be anywhere.
     has_trainer = SUPERVISOR_PID_VARIABLE in os.environ and variables.local_trainer
-    identity, slots = identity_of(paths, role.settings.overrides), Slots(role.variables.slots, has_trainer)
-    gateway = Gateway(paths, identity, role.settings.shared(), role.run_id, replay_port, slots, password)
+    identity, slots = identity_of(paths, role.settings.overrides), Slots(variables.slots, has_trainer)
+    welcome = Answer(run=role.run_id, settings=role.settings.shared())
+    gateway = Gateway(paths, identity, welcome, replay_port, slots, password)
     listener = _listener(role)
     port = listener.getsockname()[1]
     address = {"host": host_name(), "port": port, "machine": socket.gethostname(), "pid": os.getpid()}
@@ -354,19 +343,6 @@ def serve(role: Role) -> int:
     logging.info("listening on port %d; credentials in %s, password: %s", port, folder, "yes" if password else "no")
     asyncio.run(_serve(role, gateway, listener, context))
     return EXIT_RESUMABLE
-
-
-def server_context(folder: Path) -> ssl.SSLContext:
-    """TLS of the gateway: it accepts only clients with the run's certificate.
-
-    Raises:
-      UserError: With all findings about the files.
-    """
-    if findings := credentials.check_credentials(folder):
-        raise UserError(*findings)
-    context = credentials.tls_context(ssl.PROTOCOL_TLS_SERVER, folder)
-    context.num_tickets = 0  # type: ignore[attr-defined]  # No session resumption: every connection authenticates.
-    return context
 
 
 async def _serve(role: Role, gateway: Gateway, listener: socket.socket, context: ssl.SSLContext) -> None:

@@ -3,29 +3,34 @@
     sac join VARS.sh --to RUN [--ssh USER@HOST] [OPTION]...
     sac join VARS.sh --server HOST:PORT --credentials DIR [OPTION]...
 
-All findings come together, with exit code 2, before anything starts. Exit codes: 0 the
-run is finished, 1 it or all workers here failed, 2 bad input, 75 this command or the run was stopped.
+All findings come together, before anything starts. Exit codes: 0 the run is finished, 1 it or all workers here failed,
+2 bad input, 75 this command or the run was stopped.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import dataclasses
 import datetime
 import functools
 import hashlib
+import io
 import os
+import re
+import shlex
 import shutil
 import signal
 import socket
+import subprocess
+import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.cluster.ssh import fetch_run, gateway_address
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
 from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import plan_for
@@ -35,28 +40,41 @@ from tfagents_system.launch.run_settings import resolve
 from tfagents_system.launch.run_status import say
 from tfagents_system.launch.supervisor import RoleProcess, Rules, Supervisor, claim_cpus, end_orphans
 from tfagents_system.launch.vars_file import ROOT
+from tfagents_system.machine import peers, processes
 from tfagents_system.machine.claims import COLLECT, KINDS, Claims, held_cpus
-from tfagents_system.machine.files import write_atomically
+from tfagents_system.machine.files import read_json, write_atomically
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.report.status import fault_lines, is_dead, is_under_way
-from tfagents_system.run_files import params_folder, run_directory
+from tfagents_system.report.status import fault_lines, is_dead
+from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_directory import Inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
-from tfagents_system.settings.load_params import INPUT_FILES, input_files_of
-from tfagents_system.settings.resolved import SHARED, Overrides, Settings
-from tfagents_system.settings.variables import RunVariables, as_text, read_variables, variable_name, without_task
+from tfagents_system.settings.load_params import input_files_of
+from tfagents_system.settings.resolved import SHARED, Settings
+from tfagents_system.settings.variables import as_text, read_variables, variable_name, without_task
+from tfagents_system.transport.credentials import CERTIFICATE, KEY
 from tfagents_system.transport.tunnel import check_path, identity_of
 
 SINCE = "TFAGENTS_SINCE"  # When the attempt of a job began that starts both the run and this command (requeue.py).
+UP = "up"
 _WAIT_SECS = 600.0  # For a run that is still starting.
 _SPEAK_SECS = 60.0
 _LOOK_SECS = 1.0
+_NO_GATEWAY = "the run {} has no gateway: start it with SAC_GATEWAY_PORT=0 to let others join, or wait until it is up"
 _OUTCOMES = {"done": EXIT_DONE, "stopped": EXIT_RESUMABLE, "failed": EXIT_FAILED}
 
 
 # Which run, and where.
+
+
+def gateway_address(run: RunPaths, machine: str | None = None) -> str | None:
+    """`host:port` of a run's gateway, as it is reached from a machine, by default this one; None before it is up."""
+    gateway = read_json(run.gateway_json) or {}
+    if not {"host", "port"} <= gateway.keys():
+        return None
+    is_there = gateway.get("machine") == (machine or socket.gethostname())
+    return f"{'127.0.0.1' if is_there else gateway['host']}:{gateway['port']}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +83,7 @@ class Target:
 
     Attributes:
       server: `host:port` of its gateway.
-      credentials: Folder with the run's certificate and key.
+      credentials_dir: Folder with the run's certificate and key.
       password_file: For the gateway, if it asks for a password.
       run: The run directory, if it can be seen from here.
       follows: It has said where the gateway is, and may say another place once the run goes on there. Not where the
@@ -74,23 +92,17 @@ class Target:
     """
 
     server: str
-    credentials: Path
+    credentials_dir: Path
     password_file: Path | None
     run: RunPaths | None
     follows: bool = False
     look: Callable[[], None] = lambda: None
 
-    def values(self) -> dict[str, Any]:
-        """Variables of the workers, by field."""
-        return {"server": self.server, "credentials_dir": self.credentials, "password_file": self.password_file}
-
 
 def find_target(run: RunPaths | None, environ: Mapping[str, str]) -> Target:
     """Where the run can be reached.
 
-    Args:
-      run: The run directory, if the user has named it.
-      environ: SAC_SERVER, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE win over what it says.
+    SAC_SERVER, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE win over what the run directory says, if that is known.
 
     Raises:
       UserError: That is unknown, or credentials are missing.
@@ -99,10 +111,7 @@ def find_target(run: RunPaths | None, environ: Mapping[str, str]) -> Target:
     if not server:
         if run is None:
             raise UserError("which run? Give --to with its directory, or --server HOST:PORT of its gateway")
-        raise UserError(
-            f"the run in {run.exp_dir} has no gateway: start it with SAC_GATEWAY_PORT=0 to let others join, or wait "
-            "until it is up"
-        )
+        raise UserError(_NO_GATEWAY.format(f"in {run.exp_dir}"))
     folder, password_file = (
         Path(environ[name]) if environ.get(name) else None for name in ("SAC_CREDENTIALS_DIR", "SAC_PASSWORD_FILE")
     )
@@ -116,29 +125,22 @@ def find_target(run: RunPaths | None, environ: Mapping[str, str]) -> Target:
     return Target(server, folder, password_file, run, follows=not environ.get("SAC_SERVER"))
 
 
-def state_of_run(run: RunPaths) -> str | None:
-    """What a run directory says: `starting`, `running`, `done`, `stopped` or `failed`; None for a dead run."""
-    status = read_status(run.status_json)
-    return None if status is None or is_dead(status, time.time()) else str(status["run"].get("state"))
+def state_of_run(run: RunPaths, since: float = 0.0) -> str | None:
+    """What a run directory says: `starting`, `running`, UP where others can join now, `done`, `stopped` or `failed`.
 
+    Args:
+      since: Unix seconds: what a start before that has left says nothing.
 
-def is_up(run: RunPaths, since: float = 0.0) -> bool:
-    """Whether a run is at work that was started at this time (Unix seconds) or later, and others can join it now."""
+    Returns:
+      None for a run that is dead, or not started since then.
+    """
     status = read_status(run.status_json)
-    if status is None or not is_under_way(status, time.time()) or status["run"].get("state") != "running":
-        return False
-    gateway = status["roles"].get(GATEWAY)
+    if status is None or is_dead(status, time.time()) or status["run"].get("started_at", 0.0) < since:
+        return None
+    state, gateway = str(status["run"].get("state")), status["roles"].get(GATEWAY)
+    # Without a gateway others would wait in vain, and are told so.
     has_address = gateway is None or gateway.get("given_up") or gateway_address(run) is not None
-    return bool(has_address) and _started_since(status, since)
-
-
-def _started_since(status: Mapping[str, Any], since: float) -> bool:
-    return bool(status["run"].get("started_at", 0.0) >= since)
-
-
-def _is_finished(run: RunPaths, since: float) -> bool:
-    status = read_status(run.status_json)
-    return status is not None and _started_since(status, since) and run_directory.is_finished(run)
+    return UP if state == "running" and has_address else state
 
 
 def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool], since: float = 0.0) -> RunPaths | None:
@@ -147,7 +149,6 @@ def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool], since:
     Args:
       runs: The directories that it may be in.
       stop: Sleeps, and returns whether this command is to stop.
-      since: Unix seconds: what a start before that has left says nothing.
 
     Returns:
       Its directory; None if the run is finished, or this command is to stop.
@@ -157,10 +158,10 @@ def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool], since:
     """
     began = spoke = time.monotonic()
     while True:
-        for run in runs:
-            if is_up(run, since):
-                return run
-        if any(_is_finished(run, since) for run in runs) or stop(_LOOK_SECS):
+        states = {state_of_run(run, since): run for run in reversed(runs)}
+        if UP in states:
+            return states[UP]
+        if ("done" in states and run_directory.is_finished(states["done"])) or stop(_LOOK_SECS):
             return None
         waited_secs = time.monotonic() - began
         what = f"the run in {' or '.join(str(run.exp_dir) for run in runs)}"
@@ -171,6 +172,225 @@ def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool], since:
             print(f"waiting {waited_secs:.0f} s for {what} to start", flush=True)
 
 
+# A machine where the user has a login: what its run gives to workers is fetched by ssh, which opens a tunnel. Nothing
+# runs there but `sh` and `tar`, for a moment. The tunnel leads to the gateway and not to the replay server: the gateway
+# gives out slots and compares versions and inputs, and refuses others who reach an end of the tunnel.
+
+# A connection of its own: a shared one (ControlMaster) would keep the tunnel open when this program has ended. In batch
+# mode, since nobody can enter a password when it breaks at night.
+_ALIVE = ("-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3")
+_ALONE = ("-o", "BatchMode=yes", "-o", "RemoteCommand=none", "-o", "ControlMaster=no", "-o", "ControlPath=none")
+_COMMAND = ("ssh", "-T", "-a", "-x", *_ALIVE, *_ALONE)
+_OPEN_SECS, _END_SECS = 60.0, 5.0
+_AGAIN_SECS = 5.0
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+_FETCH_SECS = 120.0
+_FILES = "run.json status.json gateway.json params.py params config.json input_files specs.pbtxt"
+_MARK = re.compile(rb"^TFAGENTS_RUN (\d+) (\S+)\n", re.MULTILINE)  # A login shell may print something before it.
+_NO_RUN, _SSH_FAILS = 65, 255
+_CHANGED = 1  # Of GNU tar: a file was replaced while it was read, such as status.json; what came is whole.
+_FETCH = f"""
+cd -- {{folder}} && [ -r run.json ] || exit {_NO_RUN}
+set --
+for file in {_FILES} credentials/{CERTIFICATE} credentials/{KEY}; do [ -r "$file" ] && set -- "$@" "$file"; done
+printf 'TFAGENTS_RUN %s %s\\n' "$(date +%s)" "$(uname -n)"
+exec tar -cf - -- "$@"
+"""
+
+
+@contextlib.contextmanager
+def fetch_run(host: str, folder: Path, copy: Path) -> Iterator[SshRun]:
+    """The run for as long as it is needed; then its copy is removed. See SshRun."""
+    try:
+        yield SshRun(host, folder, copy)
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+        with contextlib.suppress(OSError):  # Workers have left their logs beside it.
+            os.removedirs(copy.parent)
+
+
+class SshRun:
+    """A run on another machine: its inputs are copied here, with its credentials.
+
+    Args:
+      host: As `ssh` takes it: `user@node7`, a name of ~/.ssh/config, or `ssh://user@node7:2222`.
+      folder: The run directory there, absolute or relative to the home directory.
+      copy: Where the inputs are put; anything there is removed.
+
+    Attributes:
+      paths: Of the copy.
+      name: `host:folder`.
+      state: `running`, `done`, ... as its status says, or `dead`.
+      gateway: `host:port` of its gateway, as its machine reaches it.
+
+    Raises:
+      UserError: There is no `ssh`, the host does not let us in, or there is no such run with a gateway.
+    """
+
+    def __init__(self, host: str, folder: Path, copy: Path) -> None:
+        if not re.fullmatch(r"[^-\s]\S*", host):
+            raise UserError(f"--ssh {host!r} must be a host as ssh takes it, such as user@node7")
+        if shutil.which("ssh") is None:
+            raise UserError("--ssh needs the program ssh, which is not installed here (Debian: openssh-client)")
+        self.host, self.paths, self.name = host, RunPaths(copy), f"{host}:{folder}"
+        shutil.rmtree(copy, ignore_errors=True)
+        self.paths.credentials.mkdir(mode=0o700, parents=True)
+        copy.chmod(0o700)
+        now, machine = self._fetch(shlex.quote(str(folder).removeprefix("~/")))
+        status = read_status(self.paths.status_json) or {"run": {}}
+        self.state = "dead" if is_dead(status, now) else str(status["run"].get("state", "not started"))
+        # On a cluster the login is on one machine, and the run on another.
+        gateway = gateway_address(self.paths, machine)
+        if gateway is None:
+            raise UserError(_NO_GATEWAY.format(self.name))
+        self.gateway = gateway
+        if not (self.paths.credentials / KEY).exists():
+            raise UserError(
+                f"{self.name}/credentials can't be read or is missing: log in as the user who has started the run; "
+                "where SAC_CREDENTIALS_DIR has others, join with --server, --credentials"
+            )
+
+    def tunnel(self) -> SshTunnel:
+        """Opens one to the gateway.
+
+        Raises:
+          UserError: The run is not running, or no tunnel can be opened.
+        """
+        if self.state != "running":
+            raise UserError(
+                f"the run {self.name} is {self.state}, not running: start it there with run_script.sh first"
+            )
+        return SshTunnel(self.host, self.gateway)
+
+    def environ(self) -> dict[str, str]:
+        """The variables of its workers: params with the files beside them, as the run has copied them."""
+        params = Path(str((read_json(self.paths.run_json) or {}).get("params_kept") or self.paths.params)).name
+        kept = self.paths.params_folder / params
+        return {
+            "SAC_EXP_DIR": str(self.paths.exp_dir),
+            "SAC_PARAMS": str(kept if kept.is_file() else self.paths.params),
+            "SAC_CONFIG": str(self.paths.config),
+            "SAC_CREDENTIALS_DIR": str(self.paths.credentials),
+        }
+
+    def _fetch(self, folder: str) -> tuple[float, str]:
+        """Copies what is needed; returns the time there, in Unix seconds, and the machine's name."""
+        try:
+            result = subprocess.run(
+                [*_COMMAND, "--", self.host, "sh -s"],
+                input=_FETCH.format(folder=folder).encode(),
+                capture_output=True,
+                timeout=_FETCH_SECS,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"ssh {self.host} fails (no end in {_FETCH_SECS:.0f} s): try it by hand") from None
+        words = _last_words(result.stderr)
+        if result.returncode == _NO_RUN:
+            raise UserError(
+                f"{self.name} is no run directory, or {self.host} can't read it: give --to the one there, absolute or "
+                "relative to the home directory"
+            )
+        mark = _MARK.search(result.stdout)
+        if result.returncode == _SSH_FAILS or mark is None:
+            raise UserError(
+                f"ssh {self.host} fails ({words or f'exit code {result.returncode}'}): log in once by hand, so that "
+                "the host is known, and with a key that asks for nothing (ssh-copy-id, ssh-add), until `ssh -o "
+                f"BatchMode=yes {self.host} true` works"
+            )
+        try:
+            with tarfile.open(fileobj=io.BytesIO(result.stdout[mark.end() :])) as archive:
+                archive.extractall(self.paths.exp_dir, filter="data")
+        except (tarfile.TarError, OSError) as error:
+            words = words or str(error)
+        if result.returncode not in (0, _CHANGED) or not self.paths.run_json.exists():
+            raise UserError(f"the files of {self.name} can't be read by {self.host} ({words}): log in as their owner")
+        return float(mark[1]), mark[2].decode(errors="replace")
+
+
+class SshTunnel:
+    """Opened at once, and by `look` whenever it has broken, until it is closed.
+
+    Args:
+      target: `host:port`, as the host reaches it.
+
+    Attributes:
+      server: `127.0.0.1:port`, the local end.
+
+    Raises:
+      UserError: It can't be opened.
+    """
+
+    def __init__(self, host: str, target: str) -> None:
+        self._host = host
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.server = f"127.0.0.1:{port}"
+        self._command = [*_COMMAND, "-N", "-o", "ExitOnForwardFailure=yes", "-L", f"{self.server}:{target}", "--", host]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # ssh's messages.
+        self._process: subprocess.Popen[bytes] | None = None
+        self._again_at, self._spoke_at = 0.0, float("-inf")
+        self._start()
+        deadline = time.monotonic() + _OPEN_SECS
+        while os.geteuid() not in peers.users_listening(port):
+            if self._process is None or self._process.poll() is not None or time.monotonic() > deadline:
+                why = self._why()
+                self.close()
+                raise UserError(
+                    f"ssh {host} opens no tunnel from port {port} here to {target} there ({why}): sshd must allow it "
+                    "(AllowTcpForwarding)"
+                )
+            time.sleep(0.1)
+
+    def look(self) -> None:
+        """Starts ssh again if it has ended; to be called again and again, waits for nothing."""
+        now = time.monotonic()
+        if now < self._again_at or (self._process is not None and self._process.poll() is None):
+            return
+        if now - self._spoke_at > _SPEAK_SECS:
+            self._spoke_at = now
+            print(f"the tunnel by ssh {self._host} is broken ({self._why()}): it is opened again", flush=True)
+        self._start()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECS)
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> None:
+        self._again_at = time.monotonic() + _AGAIN_SECS
+        self._log.seek(0)
+        self._log.truncate()
+        self._process = None
+        try:
+            self._process = processes.start_apart(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._log,
+                start_new_session=True,  # Ctrl-C must not reach it: workers then still send what they have.
+                preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0),
+            )
+        except OSError as error:  # No process, memory or file descriptor.
+            self._log.write(str(error).encode())
+
+    def _why(self) -> str:
+        """Why it is not open, in ssh's words."""
+        self._log.seek(0)
+        code = None if self._process is None else self._process.poll()
+        return _last_words(self._log.read()) or ("no answer" if code is None else f"it ended with exit code {code}")
+
+
+def _last_words(output: bytes) -> str:
+    """The last lines that ssh has written to standard error, joined."""
+    lines = [line.strip() for line in output.decode(errors="replace").splitlines()]
+    return "; ".join([line for line in lines if line][-3:])[-300:]
+
+
 # What workers need, and the checks before they start.
 
 
@@ -178,9 +398,6 @@ class JoinPreparation(Preparation):
     """The checks before workers join: of this machine, the user's files, and the way to the run.
 
     Args:
-      environ: Usually os.environ, after the vars file was sourced.
-      vars_file: For messages and relative paths.
-      target: The run.
       folder: The parent of joining workers' folders.
       workers: How many are to join; None: as many as fit.
       assignments: Texts of --set; those of a run that can be seen from here are known.
@@ -196,14 +413,15 @@ class JoinPreparation(Preparation):
         assignments: Sequence[str] = (),
     ) -> None:
         run = Settings.read(target.run.run_json).variables if target.run is not None else None
-        values = {**{name: getattr(run, name) for name in SHARED if run is not None}, **target.values()}
+        values: dict[str, Any] = {name: getattr(run, name) for name in SHARED if run is not None}
+        values |= {name: getattr(target, name) for name in ("server", "credentials_dir", "password_file")}
         texts = {variable_name(name): "" if value is None else as_text(value) for name, value in values.items()}
         # Without a visible run, nothing is taken for its copies of params and configuration.
         where = {} if target.run is not None else {"SAC_EXP_DIR": str(folder)}
         # The run has taken its settings from its grid and task.
         environ = without_task({**environ, **texts, **where})
         super().__init__(environ, vars_file, resolve(environ, assignments, vars_file=vars_file, root=ROOT), joins=True)
-        self._target = target
+        self.target = target
         self._folder = folder
         # Neither a replay server nor a trainer runs here.
         self.values |= {"reverb_cpus": 0, "train_cpus": 0, "train_gpus": False}
@@ -230,39 +448,37 @@ class JoinPreparation(Preparation):
         where = "run directory"
         if (fault := machine_checks.folder_fault(self._folder, "SAC_LOGS_DIR")) is not None:
             self.findings.error(where, fault)
-        elif self._target.run is not None:
-            self.findings.fact(where, f"{self._target.run.exp_dir}: its params and configuration are used")
+        elif self.target.run is not None:
+            self.findings.fact(where, f"{self.target.run.exp_dir}: its params and configuration are used")
         else:
             self.findings.fact(where, "it is not to be seen from here: SAC_PARAMS and SAC_CONFIG are used")
         super().run(starts=starts)
         if not self.findings.errors:
             self._check_server()
 
+    def inputs(self) -> Inputs:
+        """The files that workers need: the run's own if they can be seen from here."""
+        if (run := self.target.run) is None:
+            params = self.values["params"]
+            input_files = input_files_of(self.inspection.config, params.parent)
+            return Inputs(params, self.values["config"], input_files=input_files)
+        # Of the folder as it was copied. The path in the run's run.json may be one of another machine.
+        digests = run_directory.kept_digests(run) or {}
+        digests = {name: digest for name, digest in digests.items() if (run.params_folder / name).is_file()}
+        input_files = {path.name: path for path in run.input_files.glob("*")}
+        return Inputs(run.params, run.config, run.params_folder if digests else None, digests, input_files=input_files)
+
     def write_inputs(self, paths: RunPaths) -> None:
-        """Puts what workers need into their own folder, in place of what an earlier start of them has left there: the
-        run's own files if they can be seen from here.
+        """Puts them into the workers' own folder, in place of what an earlier start of them has left there.
 
         Raises:
-          OSError: It can't be written.
+          OSError: They can't be written.
         """
-        if (run := self._target.run) is not None:
-            sources = {path.name: path for path in (run.params, run.config, run.specs, run.run_json)}
-            sources |= {f"{INPUT_FILES}/{path.name}": path for path in run.input_files.glob("*")}
-        else:
-            sources = {paths.params.name: self.values["params"], paths.config.name: self.values["config"]}
-            copies = input_files_of(self.inspection.config, self.values["params"].parent)
-            sources |= {f"{INPUT_FILES}/{name}": path for name, path in copies.items()}
-            assert self.inspection.specs is not None
-            write_atomically(paths.specs, self.inspection.specs)
-        for folder in (paths.input_files, paths.params_folder):
-            shutil.rmtree(folder, ignore_errors=True)
-        for name, source in sources.items():
-            (paths.exp_dir / name).parent.mkdir(exist_ok=True)
-            write_atomically(paths.exp_dir / name, source.read_bytes(), 0o600)  # As the run has its run.json.
-        if run is not None and (copied := run_directory.kept_digests(run)) is not None:
-            # The path in the run's run.json may be one of another machine.
-            names = [name for name in copied if (run.params_folder / name).is_file()]
-            params_folder.copy_files(run.params_folder, names, paths.params_folder)
+        assert self.inspection.specs is not None
+        run_directory.install(paths, self.inputs())
+        write_atomically(paths.specs, self.inspection.specs)
+        if self.target.run is not None:
+            write_atomically(paths.run_json, self.target.run.run_json.read_bytes(), 0o600)  # As the run has it.
 
     def _most_that_fit(self, slots: int | None) -> int:
         """As many workers as this machine has free CPUs for and the run has slots for, as far as is known here."""
@@ -277,36 +493,24 @@ class JoinPreparation(Preparation):
 
     def _check_server(self) -> None:
         """Whether the run can be reached, and takes workers with these inputs."""
-        target, run = self._target, self._target.run
-        if run is not None and self.inspection.specs != run.specs.read_bytes():
-            self.findings.error(
-                "environment",
-                f"the environment has other observations or actions here than in the run ({run.specs}): install the "
-                "simulator's version that the run has, here as well",
-            )
+        target = self.target
         with tempfile.TemporaryDirectory() as folder:
             inputs = RunPaths(Path(folder))
             self.write_inputs(inputs)
             identity = identity_of(inputs, self.overrides)
-            self.findings.extend(check_path(target.server, target.credentials, target.password_file, identity))
+            self.findings.extend(check_path(target.server, target.credentials_dir, target.password_file, identity))
 
 
 # The workers here, until the run is over.
 
 
 class JoinRules(Rules):
-    """The rules of workers that have joined a run: they leave when it is over, or when none of them can stay.
-
-    Args:
-      supervisor: The workers', with a run directory of their own.
-      target: The run.
-    """
+    """The rules of workers that have joined a run: they leave when it is over, or when none of them can stay."""
 
     def __init__(self, supervisor: Supervisor, target: Target) -> None:
         super().__init__(supervisor)
         self._target = target
         self._look_at = 0.0
-        self._why = ""  # Why the workers have left, if nothing has failed here.
 
     def role_ended(self, role: RoleProcess, code: int) -> None:
         if self._supervisor.is_ending:
@@ -332,33 +536,29 @@ class JoinRules(Rules):
             self._look_at = time.monotonic() + _LOOK_SECS
             state = state_of_run(run)
             if state in _OUTCOMES:
-                self._leave(_OUTCOMES[state], how_it_ended(state, run))
-            elif self._target.follows and is_up(run) and gateway_address(run) not in (None, self._target.server):
+                self._supervisor.finish(_OUTCOMES[state], how_it_ended(state, run))
+            elif self._target.follows and state == UP and gateway_address(run) not in (None, self._target.server):
                 # Such as on another node, after the one that it was on was lost: they would wait there for ever.
                 why = f"the run goes on at {gateway_address(run)}: start this command again to join it there"
-                self._leave(EXIT_RESUMABLE, why)
+                self._supervisor.finish(EXIT_RESUMABLE, why)
 
     def _all_are_over(self) -> None:
         workers = self._supervisor.workers
         codes = {worker.exit_code for worker in workers if not worker.given_up}
         if EXIT_RESUMABLE in codes:
-            self._leave(EXIT_RESUMABLE, how_it_ended("stopped", self._target.run))
+            self._supervisor.finish(EXIT_RESUMABLE, how_it_ended("stopped", self._target.run))
         elif codes:
-            self._leave(EXIT_DONE, "the run is done")
+            self._supervisor.finish(EXIT_DONE, "the run is done")
         else:
             refused = all(worker.exit_code == EXIT_BAD_INPUT for worker in workers)
             reasons = dict.fromkeys(worker.given_up_because for worker in workers)
             code = EXIT_BAD_INPUT if refused else EXIT_FAILED
             self._supervisor.fail(code, "no worker could stay in the run", list(reasons))
 
-    def _leave(self, code: int, why: str) -> None:
-        self._why = why
-        self._supervisor.finish(code, why)
-
     def stop(self) -> int:
         number = signal.Signals(self._supervisor.stop.signal_number or signal.SIGTERM)
-        self._why = self._supervisor.status.message = f"this command was stopped by {number.name}"
-        say(f"{self._why}: the workers send what they have, and leave")
+        why = self._supervisor.status.message = f"this command was stopped by {number.name}"
+        say(f"{why}: the workers send what they have, and leave")
         return EXIT_RESUMABLE
 
     def end_roles(self) -> None:
@@ -366,7 +566,7 @@ class JoinRules(Rules):
 
     def closing_lines(self, code: int) -> list[str]:
         status = self._supervisor.status
-        left = f"{self._why or status.message}; the workers here have left the run"
+        left = f"{status.message}; the workers here have left the run"
         logs = f"(logs in {self._supervisor.paths.logs})"
         return [*fault_lines(status.to_json()), f"{self._supervisor.variables.exp_name}: {left} {logs}"]
 
@@ -379,7 +579,7 @@ def how_it_ended(state: str, run: RunPaths | None) -> str:
         return f"the run has failed: {message}" if state == "failed" and message else f"the run is {state}"
     if message.startswith("stopped by "):
         return f"the run was {message} on {status.get('host')}"
-    goes_on = run is not None and state_of_run(run) in ("starting", "running")
+    goes_on = run is not None and state_of_run(run) in ("starting", "running", UP)
     return "another program has ended them, and the run goes on" if goes_on else "the run was stopped"
 
 
@@ -392,42 +592,29 @@ def take_folder(joined: Path, host: str, claims: Claims) -> Path:
     return folder
 
 
-def join(
-    variables: RunVariables,
-    write_inputs: Callable[[RunPaths], None],
-    overrides: Overrides,
-    target: Target,
-    claims: Claims,
-    stop: StopFlag,
-    starter: RoleStarter,
-) -> int:
+def join(preparation: JoinPreparation, folder: Path, claims: Claims, stop: StopFlag, starter: RoleStarter) -> int:
     """Holds what the workers need and runs them until the run is over.
 
     Args:
-      variables: With the workers' own folder as run directory.
-      write_inputs: Puts what they need of the run there.
-      overrides: Of the run.
-      target: The run.
-      claims: What this process holds.
-      stop: Set when they are to leave.
-      starter: Starts them.
+      folder: The workers' own, in place of a run directory.
 
     Raises:
-      UserError: The folder or the CPUs are in use.
+      UserError: A check has found an error, or the folder or the CPUs are in use.
     """
-    paths = RunPaths(variables.exp_dir)
+    paths, target = RunPaths(folder), preparation.target
+    variables = dataclasses.replace(preparation.variables(), exp_dir=folder)
+    for note in preparation.findings.notes:
+        print(f"note: {note}")
     end_orphans(paths, variables.save_deadline_secs)
     with RunLock(paths) as lock:
         end_orphans(paths, variables.save_deadline_secs, has_lock=True)
-        write_inputs(paths)
-        own = Settings(dataclasses.replace(variables, **target.values()), overrides)
+        preparation.write_inputs(paths)
+        own = Settings(variables, preparation.overrides)
         if target.run is not None:  # The params of all workers must see the numbers of the run.
             own = own.joined(Settings.read(paths.run_json).shared())
             run_directory.write_start(paths, own.variables)
         else:
-            input_files = {path.name: path for path in paths.input_files.glob("*")}
-            files = Inputs(variables.params, variables.config, input_files=input_files)
-            run_directory.write_inputs(paths, own, files)
+            run_directory.write_inputs(paths, own, preparation.inputs())
         plan = claim_cpus(variables, claims)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         print(f"{now} joining the run at {target.server} from {paths.exp_dir}", flush=True)
@@ -445,7 +632,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop, claims = StopFlag.of_supervisor(), Claims()
     run: RunPaths | None = None
     forks.restore_variables()
-    environ = {**os.environ, **_variables_of(flags)}
+    given = {name: value for name, value in vars(flags).items() if name.startswith("SAC_") and value is not None}
+    environ = {**os.environ, **given}
     if flags.to is not None and flags.ssh is None:
         # In the current folder, or in the repository.
         runs = [RunPaths(folder / flags.to) for folder in dict.fromkeys((Path.cwd(), ROOT))]
@@ -457,41 +645,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "exp_dir" not in values:
         raise UserError(*findings)
     folder = take_folder(RunPaths(values["exp_dir"]).joined, socket.gethostname(), claims)
-    if flags.ssh is None:
-        try:
-            target = find_target(run, environ)
-        except UserError as error:
-            raise UserError(*findings, *error.findings) from None
-        return _prepare_and_join(flags, environ, target, folder, claims, stop)
-    with fetch_run(flags.ssh, flags.to, folder / "of_run") as there:
-        if there.state == "done":
-            return _nobody_joins(there.name, stop)
-        password_file = Path(environ["SAC_PASSWORD_FILE"]) if environ.get("SAC_PASSWORD_FILE") else None
-        with contextlib.closing(there.tunnel()) as tunnel:
-            target = Target(tunnel.server, there.paths.credentials, password_file, there.paths, look=tunnel.look)
-            return _prepare_and_join(flags, environ | there.environ(), target, folder, claims, stop)
+    with contextlib.ExitStack() as stack:
+        if flags.ssh is None:
+            try:
+                target = find_target(run, environ)
+            except UserError as error:
+                raise UserError(*findings, *error.findings) from None
+        else:
+            there = stack.enter_context(fetch_run(flags.ssh, flags.to, folder / "of_run"))
+            if there.state == "done":
+                return _nobody_joins(there.name, stop)
+            tunnel = stack.enter_context(contextlib.closing(there.tunnel()))
+            environ |= {**there.environ(), "SAC_SERVER": tunnel.server}
+            target = dataclasses.replace(find_target(there.paths, environ), look=tunnel.look)
+        preparation = JoinPreparation(environ, flags.vars_file, target, folder.parent, flags.workers, flags.assignments)
+        forks.show_marks({"SAC_EXP_DIR": str(folder)})
+        with contextlib.closing(preparation):
+            preparation.run(starts=not flags.check)
+        if flags.check:
+            print(preparation.findings.report())
+            return EXIT_BAD_INPUT if preparation.findings.errors else EXIT_DONE
+        return join(preparation, folder, claims, stop, RoleStarter())
 
 
 def _nobody_joins(run: object, stop: StopFlag) -> int:
     print(f"{run} is finished, or this command was stopped: nobody joins")
     return EXIT_RESUMABLE if stop.is_set() else EXIT_DONE
-
-
-def _prepare_and_join(
-    flags: argparse.Namespace, environ: Mapping[str, str], target: Target, folder: Path, claims: Claims, stop: StopFlag
-) -> int:
-    """Makes all checks, and starts the workers unless only checks are asked for."""
-    preparation = JoinPreparation(environ, flags.vars_file, target, folder.parent, flags.workers, flags.assignments)
-    forks.show_marks({"SAC_EXP_DIR": str(folder)})
-    with contextlib.closing(preparation):
-        preparation.run(starts=not flags.check)
-    if flags.check:
-        print(preparation.findings.report())
-        return EXIT_BAD_INPUT if preparation.findings.errors else EXIT_DONE
-    variables = dataclasses.replace(preparation.variables(), exp_dir=folder)
-    for note in preparation.findings.notes:
-        print(f"note: {note}")
-    return join(variables, preparation.write_inputs, preparation.overrides, target, claims, stop, RoleStarter())
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -502,22 +681,23 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "over, or with Ctrl-C or SIGTERM; the run continues without them.",
         allow_abbrev=False,
     )
-    parser.add_argument("--vars_file", type=Path, default=None, help=argparse.SUPPRESS)
-    parser.add_argument("--to", type=Path, help="run directory, where it can be seen from here; waits for its start")
-    parser.add_argument("--ssh", metavar="USER@HOST", help="log in there: --to is a directory of that machine")
-    parser.add_argument("--server", help="HOST:PORT of the run's gateway (default: what the run directory says)")
-    parser.add_argument("--workers", type=_positive, help="how many (default: as many as this machine has CPUs for)")
-    parser.add_argument(
-        "--role",
-        choices=KINDS,
-        help="what they do: collect, evaluate only, collect as experts (SAC_EXPERT_POLICY), or play (default: collect)",
-    )
-    parser.add_argument("--credentials", type=Path, help="folder with the run's certificate and key")
-    parser.add_argument("--password_file", type=Path, help="file with the run's password")
-    parser.add_argument("--check", action="store_true", help="only check, and report all that was looked at")
-    parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
+    add = parser.add_argument
+    add("--vars_file", type=Path, default=None, help=argparse.SUPPRESS)
+    add("--to", type=Path, help="run directory, where it can be seen from here; waits for its start")
+    add("--ssh", metavar="USER@HOST", help="log in there: --to is a directory of that machine")
+    add("--workers", type=_positive, help="how many (default: as many as this machine has CPUs for)")
+    add("--check", action="store_true", help="only check, and report all that was looked at")
+    add("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
+    # These win over the variables that they stand for.
+    kinds = "collect, evaluate only, collect as experts (SAC_EXPERT_POLICY), or play (default: collect)"
+    add("--role", dest="SAC_WORKER_ROLE", choices=KINDS, help=f"what they do: {kinds}")
+    words = "the run's gateway (default: what the run directory says)"
+    add("--server", dest="SAC_SERVER", metavar="HOST:PORT", help=words)
+    path: dict[str, Any] = {"type": os.path.abspath, "metavar": "PATH"}
+    add("--credentials", dest="SAC_CREDENTIALS_DIR", **path, help="folder with the run's certificate and key")
+    add("--password_file", dest="SAC_PASSWORD_FILE", **path, help="file with the run's password")
     flags = parser.parse_args(arguments)
-    if flags.ssh is not None and (flags.to is None or flags.server or flags.credentials):
+    if flags.ssh is not None and (flags.to is None or flags.SAC_SERVER or flags.SAC_CREDENTIALS_DIR):
         raise UserError(
             "--ssh needs --to with the run directory on that machine, which says the rest: leave out --server and "
             "--credentials"
@@ -530,17 +710,6 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, found {value}")
     return value
-
-
-def _variables_of(flags: argparse.Namespace) -> dict[str, str]:
-    """The options win over the variables that they stand for."""
-    values = {
-        "SAC_SERVER": flags.server,
-        "SAC_WORKER_ROLE": flags.role,
-        "SAC_CREDENTIALS_DIR": flags.credentials and flags.credentials.absolute(),
-        "SAC_PASSWORD_FILE": flags.password_file and flags.password_file.absolute(),
-    }
-    return {name: str(value) for name, value in values.items() if value is not None}
 
 
 if __name__ == "__main__":

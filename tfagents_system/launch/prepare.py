@@ -185,9 +185,10 @@ class Preparation:
         server = self.values.get("server") or self.values.get("trainer_server")
         if not server or "credentials_dir" not in self.values or self._is_for_job:
             return True
-        from tfagents_system.transport.tunnel import NAME, refusals
+        from tfagents_system.transport.tunnel import NAME, check_path
 
-        refused = refusals(server, self.values["credentials_dir"], self.values.get("password_file"))
+        credentials, password_file = self.values["credentials_dir"], self.values.get("password_file")
+        refused = check_path(server, credentials, password_file, must_answer=False).errors
         self.findings.error(NAME, *refused)
         return not refused
 

@@ -1,4 +1,4 @@
-"""Who may join a run: whoever has its certificate and key, and knows its password.
+"""Who may join a run: whoever has its certificate and key, and knows its password. Strangers' connections end here.
 
     <exp_dir>/credentials (0700), or SAC_CREDENTIALS_DIR
       certificate.pem   shown by both sides; neither trusts any other one
@@ -11,6 +11,7 @@ machine that joins can run programs as the run's user, and so read the gateway's
 from __future__ import annotations
 
 import datetime
+import hmac
 import os
 import shutil
 import ssl
@@ -77,6 +78,27 @@ def tls_context(protocol: ssl._SSLMethod, folder: Path) -> ssl.SSLContext:
     context.load_verify_locations(folder / CERTIFICATE)
     context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
     return context
+
+
+def server_context(folder: Path) -> ssl.SSLContext:
+    """TLS of the gateway: the connection of whoever lacks the run's certificate ends in its handshake.
+
+    Raises:
+      UserError: With all findings about the files.
+    """
+    if findings := check_credentials(folder):
+        raise UserError(*findings)
+    context = tls_context(ssl.PROTOCOL_TLS_SERVER, folder)
+    context.num_tickets = 0  # type: ignore[attr-defined]  # No session resumption: every connection authenticates.
+    return context
+
+
+def password_fault(password: str, given: str) -> str:
+    """Why somebody with the certificate is refused: the password is not the run's. Empty if it is, or none is asked."""
+    if not password or hmac.compare_digest(password.encode(), given.encode()):
+        return ""
+    words = "another one was given" if given else "none was given"
+    return f"the run asks for a password, {words}: set SAC_PASSWORD_FILE to a file with it"
 
 
 def check_credentials(folder: Path) -> list[str]:

@@ -91,46 +91,26 @@ class Hello(msgspec.Struct, omit_defaults=True):
         return f"Hello({self.kind!r}, slot={self.slot}, version={self.version!r}, host={self.host!r})"
 
 
-class Welcome(msgspec.Struct):
-    """The gateway accepts a role.
-
-    Attributes:
-      slot: The worker's number; None if this kind has none.
-      settings: What a role that joins takes over, see `Settings.shared`.
-      run: The run's number in run.json, which another run of the same name does not have.
-    """
-
-    slot: int | None
-    settings: dict[str, Any]
-    run: int
-
-
-class Refused(msgspec.Struct):
-    """The gateway ends the connection.
-
-    Attributes:
-      reason: One word, as it counts them.
-      message: For the user: the rule, both sides' values, the remedy.
-      final: Trying again will not help.
-    """
-
-    reason: str
-    message: str
-    final: bool = True
-
-
-class FromGateway(msgspec.Struct, omit_defaults=True):
+class Answer(msgspec.Struct, omit_defaults=True):
     """A line from the gateway, which the tunnel passes on to its role; an empty one answers a heartbeat.
 
     Attributes:
+      run: The role is in: the run's number in run.json, which another run of the same name does not have.
+      slot: Of a role that is in: the worker's number; None if its kind has none.
+      settings: Likewise: what it takes over, see `Settings.shared`.
+      refused: The role is refused for good: the reason in one word, as the gateway counts them.
+      message: Then for the user: the rule, both sides' values, the remedy.
       end: The run is over: `done`, or `stopped` (it may be resumed later).
-      down: From the tunnel alone: why the gateway does not let the role in.
+      down: Why the role is not in now; its tunnel tries again.
     """
 
-    welcome: Welcome | None = None
-    refused: Refused | None = None
+    run: int | None = None
+    slot: int | None = None
+    settings: dict[str, Any] = {}
+    refused: str = ""
+    message: str = ""
     end: str | None = None
-    down: str | None = None
+    down: str = ""
 
 
 class Route(msgspec.Struct):
@@ -186,16 +166,10 @@ async def copy_both_ways(one: Streams, other: Streams) -> None:
 
 
 def route_to(address: str, hello: Hello, credentials: Path, password_file: Path | None) -> Route:
-    """The way to a gateway.
-
-    Args:
-      address: `host:port`, as in SAC_SERVER.
-      hello: Who we are.
-      credentials: Folder with the run's certificate and key.
-      password_file: The run's password, if it asks for one.
+    """The way to the gateway at an address `host:port`, as in SAC_SERVER.
 
     Raises:
-      UserError: The credentials or the password can't be used.
+      UserError: The credentials or the password, of SAC_PASSWORD_FILE, can't be used.
     """
     findings, password = Findings(), ""
     findings.error(NAME, *check_credentials(credentials))
@@ -213,41 +187,34 @@ def route_to(address: str, hello: Hello, credentials: Path, password_file: Path 
 
 
 def check_path(
-    address: str, credentials: Path, password_file: Path | None = None, identity: Mapping[str, str] | None = None
+    address: str,
+    credentials: Path,
+    password_file: Path | None = None,
+    identity: Mapping[str, str] | None = None,
+    *,
+    must_answer: bool = True,
 ) -> Findings:
     """Findings on the path to a gateway: what it answers, or the first obstacle.
 
     Args:
-      address, credentials, password_file: As of `route_to`.
       identity: Of this side's inputs (see `identity_of`); None skips the comparison.
+      must_answer: It is an error, too, that nobody answers yet.
     """
     findings = Findings()
     with findings.catching(NAME):
         answer = _ask(route_to(address, Hello(CHECK, dict(identity or {})), credentials, password_file))
-        if answer.down is not None:
-            findings.error(NAME, answer.down)
-        elif answer.refused is not None:
-            findings.error(NAME, f"the gateway at {address} refuses us: {answer.refused.message}")
-        elif answer.welcome is None:
-            findings.error(NAME, f"the run at {address} is over ({answer.end})")
-        else:
+        if answer.refused:
+            findings.error(NAME, f"the gateway at {address} refuses us: {answer.message}")
+        elif answer.run is not None:
             same = " and the same inputs" if identity else ""
             version = f"tfagents_system {tfagents_system.__version__}{same}"
             findings.fact(NAME, f"the gateway at {address} lets us in: it has {version}")
+        elif must_answer:
+            findings.error(NAME, answer.down or f"the run at {address} is over ({answer.end})")
     return findings
 
 
-def refusals(address: str, credentials: Path, password_file: Path | None) -> list[str]:
-    """Why the gateway refuses this side whatever its inputs are, such as for a wrong password: told at once, before
-    slower checks. Nothing where it lets us in, or can't be asked yet.
-    """
-    with contextlib.suppress(UserError):
-        refused = _ask(route_to(address, Hello(CHECK), credentials, password_file)).refused
-        return [f"the gateway at {address} refuses us: {refused.message}"] if refused is not None else []
-    return []
-
-
-def _ask(route: Route, timeout_secs: float = 5.0) -> FromGateway:
+def _ask(route: Route, timeout_secs: float = 5.0) -> Answer:
     """What the gateway says to our hello."""
     try:
         with (
@@ -256,9 +223,9 @@ def _ask(route: Route, timeout_secs: float = 5.0) -> FromGateway:
             tls.makefile("rb") as lines,
         ):
             tls.sendall(line_of(route.hello))
-            return msgspec.json.decode(lines.readline(2**20), type=FromGateway)
+            return msgspec.json.decode(lines.readline(2**20), type=Answer)
     except (OSError, msgspec.MsgspecError) as error:
-        return FromGateway(down=_obstacle(route, error))
+        return Answer(down=_obstacle(route, error))
 
 
 def _obstacle(route: Route, error: Exception) -> str:
@@ -292,13 +259,13 @@ class Tunnel:
     """A role's place in the run that it has joined: runs the program, and hears from it.
 
     Args:
-      address, hello, credentials, password_file: As of `route_to`.
+      hello: Who the role is.
       heartbeat: The role's file.
 
     Attributes:
       socket: The path to dial.
-      welcome: The gateway's last one; None before it has let us in.
-      refused: Why it refuses us for good.
+      welcome: The gateway's last answer that let us in; None before.
+      refused: Its answer that refuses us for good.
       end_of_run: `done` or `stopped` once the run is over, None before.
       down: Why the gateway does not let us in now; empty while it does.
       connection: To the replay server, once it answers (see `join`).
@@ -321,8 +288,8 @@ class Tunnel:
         # A folder of mode 0700 at a short path: that of a Unix socket has at most 107 bytes.
         self.socket = os.path.join(tempfile.mkdtemp(prefix="sac_tunnel_", dir="/tmp"), "replay")
         self._route.socket, self._route.heartbeat = self.socket, str(heartbeat)
-        self.welcome: Welcome | None = None
-        self.refused: Refused | None = None
+        self.welcome: Answer | None = None
+        self.refused: Answer | None = None
         self.end_of_run: str | None = None
         self.down = "not connected yet"
         self._is_closed = False
@@ -353,7 +320,7 @@ class Tunnel:
             )
         if self.refused is not None:
             text = f"the gateway at {self.address} refuses us: {self.refused.message}"
-            raise SlotLostError(text) if self.refused.reason == SLOT_LOST else UserError(text)
+            raise SlotLostError(text) if self.refused.refused == SLOT_LOST else UserError(text)
 
     def leave(self) -> None:
         """Frees the slot, after everything was sent; waits until the gateway has the last heartbeat."""
@@ -392,24 +359,24 @@ class Tunnel:
             assert self._process.stdout is not None
             for line in self._process.stdout:
                 with contextlib.suppress(msgspec.MsgspecError):  # It died as it wrote.
-                    self._take(msgspec.json.decode(line, type=FromGateway))
+                    self._take(msgspec.json.decode(line, type=Answer))
             code = self._process.wait()
             if self._is_closed or self.refused is not None:
                 return
-            self._take(FromGateway(down=f"its tunnel has ended with exit code {code}, and is started again"))
+            self._take(Answer(down=f"its tunnel has ended with exit code {code}, and is started again"))
             time.sleep(_RETRY_SECS)
             with contextlib.suppress(OSError):  # For example, no memory is left: then once more.
                 self._process = self._process if self._is_closed else self._start()
 
-    def _take(self, message: FromGateway) -> None:
-        if message.welcome is not None:
+    def _take(self, answer: Answer) -> None:
+        if answer.run is not None:
             # The slot is this worker's identity: a later session gets the same slot, or none.
-            self._route.hello.slot = message.welcome.slot
-            self.welcome, self.down = message.welcome, ""
-        self.refused = self.refused or message.refused
-        self.end_of_run = self.end_of_run or message.end
-        self.down = message.down or self.down
-        if message.down and self.end_of_run is None:
+            self._route.hello.slot = answer.slot
+            self.welcome, self.down = answer, ""
+        self.refused = self.refused or (answer if answer.refused else None)
+        self.end_of_run = self.end_of_run or answer.end
+        if answer.down and self.end_of_run is None:
+            self.down = answer.down
             words = "not in the run at %s: %s (--check tries the whole path)"
             logging.log_every_n_seconds(logging.WARNING, words, _SPEAK_SECS, self.address, self.down)
 
@@ -506,7 +473,7 @@ class _Program:
             try:
                 await self._hold_session()
             except (OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
-                self._tell(FromGateway(down=_obstacle(self._route, error)))
+                self._tell(Answer(down=_obstacle(self._route, error)))
             finally:
                 self._session = None
                 self._is_in.clear()
@@ -519,18 +486,15 @@ class _Program:
         reader, writer = await _dial(self._route, self._route.hello)
         try:
             while line := await asyncio.wait_for(reader.readline(), SILENCE_SECS):
-                message = msgspec.json.decode(line, type=FromGateway)
-                if message.refused is not None and not message.refused.final:
-                    self._tell(FromGateway(down=f"it refuses us for now: {message.refused.message}"))
-                    return
-                if message.welcome is not None:
-                    self._route.hello.slot = message.welcome.slot
+                answer = msgspec.json.decode(line, type=Answer)
+                if answer.run is not None:
+                    self._route.hello.slot = answer.slot
                     self._session, self._last_beat = writer, b""
                     self._is_in.set()
-                if message != FromGateway():
-                    self._tell(message)
-                if message.refused is not None:
-                    self._is_over = True
+                if answer != Answer():
+                    self._tell(answer)
+                self._is_over |= bool(answer.refused)
+                if answer.refused or answer.down:
                     return
         finally:
             writer.close()
@@ -540,22 +504,23 @@ class _Program:
     async def _beat(self) -> None:
         """Sends each heartbeat of the role, and else that we are alive; ends when the role does."""
         while os.getppid() == self._role_pid:
-            if self._session is not None:
-                self._session.write(self._new_beat())
+            self._send_beat()
             await asyncio.sleep(_BEAT_SECS)
 
-    def _new_beat(self) -> bytes:
-        """The line in the role's file; an empty one if it was sent before."""
+    def _send_beat(self, more: bytes = b"") -> None:
+        """Sends the line in the role's file, or an empty one if it was sent before."""
+        if self._session is None:
+            return
         beat, before = b"\n", self._last_beat
         with contextlib.suppress(OSError):
             self._last_beat = beat = Path(self._route.heartbeat).read_bytes()
-        return b"\n" if beat == before else beat
+        self._session.write((b"\n" if beat == before else beat) + more)
 
     async def _leave_with(self, role: asyncio.StreamReader) -> None:
         """Ends when the role leaves or dies."""
         self._is_over = bool(await role.readline())
         if self._is_over and self._session is not None:
-            self._session.write(self._new_beat() + LEAVES)
+            self._send_beat(LEAVES)
             await asyncio.sleep(_FAREWELL_SECS)  # `_stay_in` returns when the gateway has read all.
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -573,7 +538,7 @@ class _Program:
             self._carried.discard(task)
             writer.close()
 
-    def _tell(self, message: FromGateway) -> None:
+    def _tell(self, message: Answer) -> None:
         with contextlib.suppress(OSError):  # The role has died.
             os.write(1, line_of(message))
 
