@@ -246,21 +246,6 @@ def test_only_the_newest_iterations_are_told_apart(tmp_path):
     assert ring.steps_up_to(0) == ring.steps_up_to(oldest)
 
 
-def test_a_snapshot_has_records_of_the_workers_that_stored_anything(tmp_path):
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 100)
-    empty = ring.snapshot()
-    ring.append(numbered_segment(worker_id=1, steps=5))
-    few, before = ring.snapshot(), content(ring)
-    ring.append(numbered_segment(worker_id=9, steps=5, iteration=3, end_of_iteration=True))
-    assert [len(snapshot) - len(empty) for snapshot in (few, ring.snapshot())] == [2 * 32, 10 * 32]
-    many = ring.snapshot()
-    ring.rollback(few)
-    assert content(ring) == before and ring.worker(9) == ring.worker(8)
-    assert content(Ring.open(tmp_path / "ring", LAYOUT, 100)) == before
-    ring.rollback(many)
-    assert Ring.open(tmp_path / "ring", LAYOUT, 100).worker(9).iteration_done == 3
-
-
 @pytest.mark.parametrize("size", [0, 1, 2 * HEADER.itemsize - 2, 2 * HEADER.itemsize + 64, 300])
 def test_a_header_of_an_impossible_size_is_damaged(tmp_path, size):
     path = filled_ring(tmp_path / "ring").folder / "header.bin"

@@ -136,17 +136,6 @@ def test_memories_begin_where_a_segment_has_no_more_steps_for_the_burn_in(tmp_pa
         assert (step_type[4 - burnt_in :] != 0).all(), "no state is lost behind it"
 
 
-def test_episodes_of_one_step_are_learned_from(tmp_path):
-    ring = Ring.open(tmp_path / "ring", LAYOUT, 4000)
-    for number in range(99):
-        ring.append(numbered_segment(number=number, steps=1, terminates=True))
-    ring.append(numbered_segment(number=99, steps=6))
-    batch = draw_sequences(ring, np.random.default_rng(5), 100, 105, length=20)
-    share = batch.weight[batch.observation[0][..., 1] < 99].sum() / batch.weight.sum()
-    assert share == pytest.approx(99 / 105, abs=0.01)
-    np.testing.assert_array_equal(batch.weight[batch.discount == 0][::21], 20, "the step, then what fills up")
-
-
 # Transitions of several steps.
 
 

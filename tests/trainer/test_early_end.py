@@ -65,14 +65,6 @@ def test_when_it_ends(stop_when: Any, rows: list[dict[str, float]], ends_after: 
     assert again.why == end.why
 
 
-def test_the_evaluations_that_counted_are_named_by_their_steps() -> None:
-    for wanted, which in ((1, "1 evaluation up to 1,300 steps"), (3, "3 evaluations up to 2,100 steps")):
-        end = end_of(stop_when={"eval_return": -15, "evaluations": wanted})
-        for steps, value in ((900, -18.0), (1300, -5.9), (1700, -3.7), (2100, -3.0), (2500, -18.0)):
-            end.add({"iteration": 1, "env_steps": float(steps), "eval_return": value})
-        assert end.why == f"{which} had eval_return of at least -15 (stop_when)"
-
-
 KEYS = "stop_when=null, or stop_when.KEY=VALUE (null removes a key)"
 
 
