@@ -170,13 +170,9 @@ def _slack_rows(capacity: int, segment_rows: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class RingFiles:
-    """The files of one ring; nothing is opened. Methods raise OSError where a file can't be read or written.
+    """The files of one ring, alone in a folder; nothing is opened. OSError: one can't be read or written.
 
-    Attributes:
-      folder: Where they are; for this ring alone.
-      layout: The experience's columns.
-      capacity_rows: Rows that the ring holds, at most.
-      slack_rows: Rows beyond that, in which what was given up stays for a while.
+    The ring holds `capacity_rows` at most; in `slack_rows` beyond that, what was given up stays for a while.
     """
 
     folder: Path
@@ -233,7 +229,7 @@ class RingFiles:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Observation, action, and the ring's own: reward, discount, steps_left, step_type, crc."""
+        """The experience's and the ring's own."""
         return (*self.layout.columns, *OWN_COLUMNS)
 
     @property
@@ -301,10 +297,7 @@ class RingFiles:
         write_json(self.description, self._describe(), indent=1)
 
     def _reserve(self) -> None:
-        """Gives every file its space: a full disk is an error now, not a SIGBUS in a day.
-
-        A file that is there keeps its content; what a copy of it has left out is made good.
-        """
+        """Gives every file its space: a full disk is an error now, not a SIGBUS in a day. Content stays."""
         for column in self.columns:
             path, size = self.column(column), column.step_bytes * self.num_rows
             path.touch()
@@ -645,8 +638,7 @@ class Ring(RingRows):
         """Rows of another run count for this one: iterations, segments and workers are counted anew.
 
         Args:
-          mark: See `Taken`.
-          env_steps: Of the other run, if this one counts on from there.
+          mark, env_steps: See `Taken`: steps of the other run, if this one counts on from there.
           counts_rows: What the ring holds counts for the ratio of updates to steps.
         """
         with self.lock:
@@ -669,8 +661,7 @@ class Ring(RingRows):
         """Goes back to the moment of a snapshot of this ring, or forward: its rows need only be in the files.
 
         Raises:
-          DamagedHeaderError: It is damaged.
-          OverwrittenError: Rows that it covers were overwritten since. The ring is as it was.
+          DamagedHeaderError, OverwrittenError: It is damaged, or rows that it covers were overwritten since.
         """
         with self.lock:
             self._replace_header(self.check_covered(snapshot))
