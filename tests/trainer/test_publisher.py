@@ -122,12 +122,12 @@ def test_within_an_iteration_each_policy_is_in_memory_and_few_on_the_server(conn
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     publisher.publish([np.array([0])], None, progress(0))
-    publisher.publish_within([np.array([1])], progress(0))
+    publisher.publish([np.array([1])], None, progress(0), is_within=True)
     assert connection.put_items == [], "it does not wait for the publication under way, nor is it lined up"
     connection.go.release(100)
     publisher.wait()
     for number in range(2, 32):
-        publisher.publish_within([np.array([number])], progress(0))
+        publisher.publish([np.array([number])], None, progress(0), is_within=True)
         publisher.wait()
         assert newest(connection) == number
         now[0] += 0.125
@@ -139,7 +139,7 @@ def test_a_restarted_server_gets_the_newest_policy_of_mid_iteration(connection, 
     connection.go.release(100)
     publisher.publish([np.array([0])], None, progress(0))
     publisher.wait()
-    publisher.publish_within([np.array([1])], progress(0))
+    publisher.publish([np.array([1])], None, progress(0), is_within=True)
     servers = iter([1, 2])
     status = [np.zeros(4, np.int64), np.zeros((0, 5), np.int64)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 
 import numpy as np
@@ -159,19 +160,18 @@ class Learner:
         period = self._role.params.reset_period_updates
         if period is None:
             return self.block_update(arrays)
-        losses, counts = list[dict[str, float]](), list[int]()
+        losses: dict[str, list[tuple[float, int]]] = collections.defaultdict(list)
         for part in parts_of(self.train_step, len(arrays[0]), period):
             if self.train_step and not self.train_step % period:
                 logging.info("networks are drawn anew at train step %d", self.train_step)
                 self._redraw()
                 self.state.network_resets += 1
-            losses.append(self.block_update([array[part] for array in arrays]))
-            counts.append(part.stop - part.start)
-        means = {}
-        for name in dict.fromkeys(name for part in losses for name in part):  # Not all parts update the actor.
-            of_parts = [(part[name], count) for part, count in zip(losses, counts, strict=True) if name in part]
-            means[name] = sum(value * count for value, count in of_parts) / sum(count for _, count in of_parts)
-        return means
+            for name, value in self.block_update([array[part] for array in arrays]).items():
+                losses[name].append((value, part.stop - part.start))  # Not all parts update the actor.
+        return {
+            name: sum(value * count for value, count in of_parts) / sum(count for _, count in of_parts)
+            for name, of_parts in losses.items()
+        }
 
     def _redraw(self) -> None:
         """Draws the networks anew; the seed follows from the position in the run."""

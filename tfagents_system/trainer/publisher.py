@@ -53,7 +53,12 @@ class Publisher:
         threading.Thread(target=self._put_all, name="publish", daemon=True).start()
 
     def publish(
-        self, policy: Sequence[np.ndarray], evaluated: Sequence[np.ndarray] | None, progress: tables.Progress
+        self,
+        policy: Sequence[np.ndarray],
+        evaluated: Sequence[np.ndarray] | None,
+        progress: tables.Progress,
+        *,
+        is_within: bool = False,
     ) -> None:
         """Returns when the publication before is done; this one is then under way, and in memory already.
 
@@ -61,23 +66,24 @@ class Publisher:
           policy: For the table of weights: the arrays must not be changed any more. All policies have the same shapes.
           evaluated: The same for the policy to evaluate; None: there is no new one.
           progress: Told when the policies are there.
+          is_within: Of an iteration that goes on: it returns at once, and the tables get it unless that is too soon.
 
         Raises:
           Exception: What ended an earlier publication.
         """
         self._last = policy, progress = policy, self._share(policy, progress)
-        self.wait()
-        self._hand_over(policy, evaluated, progress)
-
-    def publish_within(self, policy: Sequence[np.ndarray], progress: tables.Progress) -> None:
-        """Publishes a policy within an iteration; returns at once. It is left out of the tables where that is too soon.
-
-        Arguments and errors as of `publish`.
-        """
-        self._last = policy, progress = policy, self._share(policy, progress)
-        self.check()
-        if self._is_idle.is_set() and time.monotonic() >= self._within_at:
-            self._hand_over(policy, None, progress)
+        if is_within:
+            self.check()
+            if not self._is_idle.is_set() or time.monotonic() < self._within_at:
+                return
+        else:
+            self.wait()
+        items: list[Item] = [(tables.WEIGHTS, policy)]
+        if evaluated is not None:
+            items.append((tables.EVAL_WEIGHTS, evaluated))
+        items.append((self._progress_tables, progress.to_wire()))
+        self._is_idle.clear()
+        self._publications.put(items)
 
     def watch(self, status: NewestReader) -> None:
         """From now on `repeat_if_restarted` knows the server by its status."""
@@ -126,17 +132,6 @@ class Publisher:
             return dataclasses.replace(progress, memory=NOWHERE)
         self._shared.write(policy)
         return dataclasses.replace(progress, memory=self._shared.place)
-
-    def _hand_over(
-        self, policy: Sequence[np.ndarray], evaluated: Sequence[np.ndarray] | None, progress: tables.Progress
-    ) -> None:
-        """To the thread, which is idle."""
-        items: list[Item] = [(tables.WEIGHTS, policy)]
-        if evaluated is not None:
-            items.append((tables.EVAL_WEIGHTS, evaluated))
-        items.append((self._progress_tables, progress.to_wire()))
-        self._is_idle.clear()
-        self._publications.put(items)
 
     def _put_all(self) -> None:
         while self._error is None:

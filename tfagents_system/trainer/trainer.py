@@ -196,7 +196,8 @@ class Trainer:
             if is_due and not (self._plan.is_complete or self._plan.is_offline):
                 with self._shares.spend("publishing"):
                     self._learner.follow_schedules(self._state.env_steps)
-                    self._publisher.publish_within(self._learner.read_policy(self._session), self._progress())
+                    policy = self._learner.read_policy(self._session)
+                    self._publisher.publish(policy, None, self._progress(), is_within=True)
                 self._reports.take()  # Of the policies before: how old they were is known now, not later.
         if block.held_out:
             with self._shares.spend("validation"):
