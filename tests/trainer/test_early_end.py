@@ -111,7 +111,7 @@ def test_hours_are_those_of_the_metrics() -> None:
     assert end.why == "max_hours=0.5 is reached"
 
 
-CONDITIONS = [{}, {"eval_succes": 0.9}, {"eval_success": 1.5}, {"eval_success": 0}, {"eval_return": "high"}]
+CONDITIONS: list[Any] = [{}, {"eval_succes": 0.9}, {"eval_success": 1.5}, {"eval_success": 0}, {"eval_return": "high"}]
 CONDITIONS += [{"eval_return": float("nan")}, {"evaluations": 3}, {"eval_return": 1, "evaluations": 0}]
 CONDITIONS += [{"no_improvement_env_steps": 0}, {"no_improvement_env_steps": 10, "evaluations": 2}]
 
