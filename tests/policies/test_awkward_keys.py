@@ -6,16 +6,16 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+import pytest
 import tensorflow as tf
-from tf_agents.specs import tensor_spec
 
 from tests.support.fakes import FakeParams
 from tfagents_system.envs import specs
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.playing import export_files
-from tfagents_system.policies.description import describe
 from tfagents_system.policies.files import load_policy
+from tfagents_system.policies.names import fit_names
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.transport.segments import Layout
@@ -56,17 +56,24 @@ def test_each_leaf_has_a_name_of_its_own_in_rings_saved_models_and_files(tmp_pat
     assert all(name.isascii() and name.isidentifier() for name in names.values())
 
 
-def test_plain_keys_keep_their_names() -> None:
-    leaf = tf.TensorSpec((2,), tf.float32)
-    nest = {"joints": leaf, "x.y": leaf, "Camera-1": leaf, "parts": (leaf, leaf), "0": leaf}
-    assert [column.name for column in Layout.from_specs(nest, leaf).observation] == [
-        "observation/0",
-        "observation/Camera-1",
-        "observation/joints",
-        "observation/parts/0",
-        "observation/parts/1",
-        "observation/x.y",
-    ]
-    action = tensor_spec.from_spec(specs.action_spec_of(BOX))
-    names = [leaf["name"] for leaf in describe(nest, actions_of(action), (), "c", 1, None)["observation"]]
-    assert names == ["observation_0", "Camera_1", "joints", "parts_0", "parts_1", "x_y"]
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["joints", "Camera_0", "_x"], ["joints", "Camera_0", "_x"]),
+        (["bottom burner", "größe", ""], ["bottom_burner", "gr__e", ""]),
+        (["a b", "a_b"], ["a_b_", "a_b"]),
+        (["a b", "a_b", "a_b_", "a%b"], ["a_b__", "a_b", "a_b_", "a_b___"]),
+        (["A", "a"], ["A", "a_"]),
+    ],
+)
+def test_names_that_are_fit_stay_and_others_differ_from_them(names: list[str], expected: list[str]) -> None:
+    assert fit_names(names) == expected
+
+
+def test_paths_keep_their_separators_but_differ_without_them() -> None:
+    names = ["x/a/b", "x/a.b", "x/a_b", "x/"]
+    assert fit_names(names, also_allowed="/.-") == ["x/a/b", "x/a.b_", "x/a_b__", "x/_"]
+
+
+def test_names_that_are_taken_are_not_given() -> None:
+    assert fit_names(["action", "action_", "a"], is_taken=lambda name: name == "action") == ["action_", "action__", "a"]

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.specs import array_spec, tensor_spec
+from tf_agents.specs import tensor_spec
 
-from tfagents_system.envs.actions import ActionHistory, actions_of
+from tfagents_system.envs.actions import actions_of
 from tfagents_system.policies import files, numpy_policy
 from tfagents_system.policies.tensorflow_policy import in_environment_units
 
@@ -75,40 +75,6 @@ def test_no_action_leaves_bounds_of_64_bits(tmp_path, bound):
         assert found.dtype == np.float64
         assert np.abs(found).max() <= bound
         np.testing.assert_allclose(found[:, 0], [-bound, bound], rtol=1e-7)
-
-
-def test_scaled_actions_are_as_the_environment_remembers_them(tmp_path):
-    low, high = [-2.0, 0.5, 0.0], [2.0, 0.5, 1e6]
-    policy = player(tmp_path, LINEAR, linear(np.zeros((2, 6))), low, high)
-    actions = np.array([[-3.0, 0.5, 1.0], [0.123, 0.5, 999_999.0], [1.999, 0.5, 2e6]])
-    leaf = actions_of(array_spec.BoundedArraySpec((3,), np.float64, low, high))
-    np.testing.assert_array_equal(policy.scaled(actions), [leaf.to_agent(action) for action in actions])
-    assert policy.scaled(actions[0]).dtype == np.float32
-
-
-@pytest.mark.parametrize(
-    ("spec", "table", "given"),
-    [
-        (array_spec.BoundedArraySpec((), np.int64, 2, 5), None, [2, 5, 4]),
-        (array_spec.BoundedArraySpec((2,), np.int32, 0, [1, 2]), None, [[1, 2], [0, 1]]),
-        (
-            array_spec.BoundedArraySpec((2,), np.float32, [-1.0, 0.0], [1.0, 9.0]),
-            [[1.0, 0.0], [0.0, 9.0], [-1.0, 3.0]],
-            [[1.0, 0.0], [-0.9, 3.5], [-1.0, 3.0]],
-        ),
-    ],
-)
-def test_chosen_actions_are_as_the_environment_remembers_them(tmp_path, spec, table, given):
-    leaf = actions_of(spec, table)
-    arrays = linear(np.zeros((2, len(leaf.rows)))) | {"rows": leaf.rows}
-    policy = player(tmp_path, LINEAR, arrays, spec.minimum, spec.maximum)
-    history = ActionHistory(2, leaf)
-    for action in given:
-        history.add([leaf.to_agent(np.asarray(action, spec.dtype))])
-    scaled = policy.scaled(np.array(given))
-    assert scaled.dtype == np.float32 and scaled.shape == (len(given), len(leaf.rows))
-    np.testing.assert_array_equal(scaled[-2:].ravel(), history.values[0])
-    np.testing.assert_array_equal(policy.scaled(given[0]), scaled[0])
 
 
 @pytest.mark.parametrize(

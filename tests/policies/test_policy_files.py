@@ -44,9 +44,9 @@ def test_a_policy_gets_its_parts_and_remembers_the_episode() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"mode": 1}, r"mode must have the shape \(3,\), found \(\): .*one-hot"),
-        ({"body": {}}, "the observation has no part body/joints: .*action_history"),
-        ({"body": 7}, "the observation has no part body/joints"),
+        ({"mode": 1}, r"mode: expected shape \(3,\), or n of them, but found \(\): .*one-hot"),
+        ({"body": {}}, "the observation has no body/joints: .*action_history"),
+        ({"body": 7}, "the observation has no body/joints"),
     ],
 )
 def test_what_does_not_fit_is_told_with_its_part(wrong: dict[str, object], told: str) -> None:

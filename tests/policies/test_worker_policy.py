@@ -279,24 +279,6 @@ def test_names_that_occur_twice_stay_apart():
         weights.assign_weights(named, {"w:0": np.float32(3)})
 
 
-class Looked(tf.keras.layers.Layer):
-    """Captures a table, which is no variable."""
-
-    def build(self, shape):
-        keys = tf.constant([0, 1], tf.int64)
-        initializer = tf.lookup.KeyValueTensorInitializer(keys, tf.constant([1.0, 2.0]))
-        self.table = tf.lookup.StaticHashTable(initializer, 0.0)
-
-    def call(self, inputs):
-        return inputs * self.table.lookup(tf.ones([1], tf.int64))
-
-
-def test_what_a_session_can_not_have_is_refused_in_a_sentence():
-    agent = agent_of(FakeParams, VECTOR, ACTION, **SMALL, preprocessing_combiner=Looked)
-    with pytest.raises(UserError, match=r"^workers can't run the agent's policy: it captures .* which is no variable"):
-        make_worker_policy(agent, 0)
-
-
 def test_a_start_finds_that_numpy_acts_otherwise_than_the_network(monkeypatch):
     for kind in ("stacked, recurrent", "sac_discrete"):
         params, agent, _ = trained(kind)

@@ -253,7 +253,7 @@ def _run_episode(
 
     policy, episode_return, length, success = Policy(loaded), 0.0, 0, None
     while not time_step.is_last():
-        time_step = env.step_in_environment_units(policy.act(time_step))
+        time_step = env.step_in_environment_units(policy(time_step.observation))
         episode_return += float(time_step.reward)
         length += 1
         for key in SUCCESS_KEYS:

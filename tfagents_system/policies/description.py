@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ import tree
 from tf_agents.policies.actor_policy import ActorPolicy
 
 from tfagents_system.agents.encoder import FlattenedLeaf
-from tfagents_system.agents.layers import BatchRenormalization, ResidualBlock
+from tfagents_system.agents.layers import BatchRenormalization, Dropout, ResidualBlock
 from tfagents_system.agents.networks import (
     LEAKY_SLOPE,
     Actor,
@@ -29,11 +27,10 @@ from tfagents_system.agents.normalization import MAX_NORMALIZED, VARIANCE_EPSILO
 from tfagents_system.envs.history import horizon_time_leaf
 from tfagents_system.errors import UserError
 from tfagents_system.policies.names import fit_names
-from tfagents_system.policies.weights import named_variables
+from tfagents_system.policies.weights import named_variables, read_weights
 
 Description = dict[str, Any]
 Weights = Mapping[str, np.ndarray]
-ToArray = Callable[[Weights], np.ndarray]
 
 _ACTIVATIONS = {
     tf.keras.activations.linear: "linear",
@@ -68,31 +65,24 @@ class NetworkLayers:
     """
 
     def __init__(self, policy: Any, frames: Sequence[int] = ()) -> None:
-        network = network_of(policy)
+        self._network = network_of(policy)
         self.variables = named_variables(policy)
-        self._names = {variable.ref(): name for name, variable in self.variables.items()}
-        self._arrays: dict[str, ToArray] = {}
-        stacked = [_shape_and_dtype(spec) for spec in tf.nest.flatten(network.input_tensor_spec)]
+        self._names = {id(variable): name for name, variable in self.variables.items()}
+        stacked = [_shape_and_dtype(spec) for spec in tf.nest.flatten(self._network.input_tensor_spec)]
+        self._sizes = [int(np.prod(spec["shape"])) for spec in stacked]
         self.observation = [
             _of_single_frames(spec, count) for spec, count in zip(stacked, frames or [1] * len(stacked), strict=True)
         ]
         zero_leaf = horizon_time_leaf(policy.time_step_spec.observation)
         if zero_leaf is not None:
             self.observation[zero_leaf]["is_zero"] = True
-        body = network.body
+        body = self._network.body
         _require(body.images is None, "it has convolutions")
         if body.encoder is not None:
             self._read_encoder(body.encoder)
-        layers = [*([] if body.lstm is None else [body.lstm.cell]), *body.acting_layers]
-        self.layers: list[dict[str, Any]] = [self._layer(layer) for layer in layers]
-        if body.normalization is not None:
-            sizes = [int(np.prod(spec["shape"])) for spec in stacked]
-            self.layers.insert(0, self._input_normalization(body.normalization, sizes))
-        if isinstance(network, Actor):
-            _require(not tf.nest.is_nested(network.projections), "it has several arrays of actions")
-            self.layers.append(self._layer(network.projections._projection_layer))
-        else:
-            self.layers += self._heads(network)
+        self._weights: Weights = read_weights(self.variables)
+        self._arrays: dict[str, np.ndarray] = {}
+        self.layers = self._read()
 
     def arrays(self, weights: Weights) -> dict[str, np.ndarray]:
         """The arrays of the layers, by the names that the layers use.
@@ -100,11 +90,13 @@ class NetworkLayers:
         Args:
           weights: The values of all variables, by name.
         """
-        return {name: to_array(weights) for name, to_array in self._arrays.items()}
+        self._weights, self._arrays = weights, {}
+        self._read()
+        return self._arrays
 
     def name_of(self, variable: tf.Variable) -> str:
         """A variable's name among the weights."""
-        return self._names[variable.ref()]
+        return self._names[id(variable)]
 
     def _read_encoder(self, encoder: Any) -> None:
         """An encoder that only flattens and joins the leaves of an observation; pixels are divided by 255."""
@@ -116,10 +108,23 @@ class NetworkLayers:
             if layer.is_picture:
                 described["is_picture"] = True
 
+    def _read(self) -> list[dict[str, Any]]:
+        """All layers in the order of the data; their arrays are noted, made of the weights."""
+        body = self._network.body
+        layers = [] if body.normalization is None else [self._input_normalization(body.normalization)]
+        layers += [] if body.lstm is None else [self._layer(body.lstm.cell)]
+        # Dropout is for updates.
+        layers += [self._layer(layer) for layer in body.hidden_layers if type(layer) is not Dropout]
+        if not isinstance(self._network, Actor):
+            return layers + self._heads(self._network)
+        _require(not tf.nest.is_nested(self._network.projections), "it has several arrays of actions")
+        return [*layers, self._layer(self._network.projections._projection_layer)]
+
     def _layer(self, layer: Any) -> dict[str, Any]:
         kind = type(layer)
-        if kind is BatchRenormalization:
-            return self._renormalization(layer)
+        if kind is BatchRenormalization:  # Outside of training.
+            scale = self._value(layer.gamma) / np.sqrt(self._value(layer.moving_variance) + np.float32(layer.epsilon))
+            return self._described("normalization", mean=layer.moving_mean, scale=scale, shift=layer.beta)
         if kind is tf.keras.layers.LayerNormalization:
             return self._described("layer_norm", scale=layer.gamma, shift=layer.beta) | {"epsilon": layer.epsilon}
         if kind is ResidualBlock:
@@ -133,80 +138,55 @@ class NetworkLayers:
         _require(kind is tf.keras.layers.Dense, f"it has a {kind.__name__} layer")
         return self._described("dense", kernel=layer.kernel, bias=layer.bias) | {"activation": _activation(layer)}
 
-    def _renormalization(self, layer: BatchRenormalization) -> dict[str, Any]:
-        """Outside of training."""
-        gamma, variance = self._value(layer.gamma), self._value(layer.moving_variance)
-
-        def scale(weights: Weights) -> np.ndarray:
-            return gamma(weights) / np.sqrt(variance(weights) + np.float32(layer.epsilon))
-
-        described = self._described("normalization", mean=layer.moving_mean, scale=scale, shift=layer.beta)
-        return described | {"limit": None}
-
-    def _input_normalization(self, normalization: Any, sizes: Sequence[int]) -> dict[str, Any]:
+    def _input_normalization(self, normalization: Any) -> dict[str, Any]:
         """That of all leaves of an observation, as of one vector; pictures are left as they are."""
-        layers = {layer.leaf: layer for layer in normalization.leaves}
-
-        def joined(of_leaf: Callable[[Any], ToArray], of_pixels: float) -> ToArray:
-            parts: list[ToArray] = [functools.partial(_constant, size, of_pixels) for size in sizes]
-            for leaf, layer in layers.items():
-                parts[leaf] = of_leaf(layer)
-            return lambda weights: np.concatenate([np.ravel(part(weights)) for part in parts], dtype=np.float32)
-
-        described = self._described(
-            "normalization",
-            mean=joined(lambda layer: self._value(layer.mean), 0.0),
-            scale=joined(lambda layer: self._inverse_std(layer.variance), 1.0),
-            shift=functools.partial(_constant, sum(sizes), 0.0),
-        )
+        means, scales = ([np.full(size, value, np.float32) for size in self._sizes] for value in (0.0, 1.0))
+        for layer in normalization.leaves:
+            means[layer.leaf] = self._value(layer.mean).ravel()
+            variance = self._value(layer.variance).ravel()
+            scales[layer.leaf] = 1.0 / np.sqrt(variance + np.float32(VARIANCE_EPSILON))
+        mean, scale = np.concatenate(means), np.concatenate(scales)
+        described = self._described("normalization", mean=mean, scale=scale, shift=np.zeros_like(mean))
         return described | {"limit": MAX_NORMALIZED}
 
-    def _inverse_std(self, variable: tf.Variable) -> ToArray:
-        variance = self._value(variable)
-        return lambda weights: 1.0 / np.sqrt(variance(weights) + np.float32(VARIANCE_EPSILON))
-
-    def _described(self, kind: str, **parts: tf.Variable | ToArray) -> dict[str, Any]:
+    def _described(self, kind: str, **parts: tf.Variable | np.ndarray) -> dict[str, Any]:
         names = {part: f"weight_{len(self._arrays) + k}_{part}" for k, part in enumerate(parts)}
         for part, value in parts.items():
-            self._arrays[names[part]] = value if callable(value) else self._value(value)
+            self._arrays[names[part]] = value if isinstance(value, np.ndarray) else self._value(value)
         return {"kind": kind, "arrays": names}
 
-    def _value(self, variable: tf.Variable) -> ToArray:
-        return operator.itemgetter(self.name_of(variable))
+    def _value(self, variable: tf.Variable) -> np.ndarray:
+        return np.asarray(self._weights[self.name_of(variable)])
 
     def _heads(self, network: ValueNetwork) -> list[dict[str, Any]]:
         """The heads of all actions' values as one: the last layers are linear, and so is V + A - mean_a A."""
         heads = []
         if network.head_layers:
-            activation = _activation(network.head_layers[0])
-            heads.append(self._dense(_joined([self._weights(layer) for layer in network.head_layers]), activation))
+            rows = np.concatenate([self._rows(layer) for layer in network.head_layers], axis=1)
+            heads.append(self._dense(rows, _activation(network.head_layers[0])))
         if network.embedding is not None:
-            heads = [self._quantiles(network, heads)]
-        last = [self._weights(layer) for layer in network.last_layers]
-        return [*heads, self._dense(last[0] if len(last) == 1 else _dueling(*last), "linear")]
+            heads = [self._described("quantiles", phi=self._phi(network)) | {"layers": heads}]
+        rows, *advantages = (self._rows(layer) for layer in network.last_layers)
+        for advantage in advantages:  # Of the hidden layers of both heads; the last row is the bias.
+            centered = advantage - advantage.mean(axis=1, keepdims=True)
+            value = np.repeat(rows, centered.shape[1], axis=1)
+            rows = np.vstack([value[:-1], centered[:-1], value[-1:] + centered[-1:]])
+        return [*heads, self._dense(rows, "linear")]
 
-    def _weights(self, layer: Any) -> ToArray:
+    def _rows(self, layer: Any) -> np.ndarray:
         """The kernel of a Dense layer, and its bias in one more row."""
-        kernel, bias = self._value(layer.kernel), self._value(layer.bias)
-        return lambda weights: np.vstack([kernel(weights), bias(weights)])
+        return np.vstack([self._value(layer.kernel), self._value(layer.bias)])
 
-    def _dense(self, rows: ToArray, activation: str) -> dict[str, Any]:
-        parts = {"kernel": lambda weights: rows(weights)[:-1], "bias": lambda weights: rows(weights)[-1]}
-        return self._described("dense", **parts) | {"activation": activation}
+    def _dense(self, rows: np.ndarray, activation: str) -> dict[str, Any]:
+        return self._described("dense", kernel=rows[:-1], bias=rows[-1]) | {"activation": activation}
 
-    def _quantiles(self, network: ValueNetwork, heads: list[dict[str, Any]]) -> dict[str, Any]:
-        """The last layers are linear: of the mean over the fixed fractions they give the mean."""
+    def _phi(self, network: ValueNetwork) -> np.ndarray:
+        """Of the fixed fractions, `[units, K]`: of the mean over these the linear last layers give the mean."""
         multiples = math.pi * np.arange(1, network.num_cosines + 1, dtype=np.float32)
         cosines = np.cos(network.acting_fractions()[:, None] * multiples).astype(np.float32)
-        rows = self._weights(network.embedding)
-
-        def phi(weights: Weights) -> np.ndarray:
-            """Of the fixed fractions, `[units, K]`."""
-            kernel_and_bias = rows(weights)
-            values = cosines @ kernel_and_bias[:-1] + kernel_and_bias[-1]
-            return np.maximum(values, values * np.float32(LEAKY_SLOPE)).T
-
-        return self._described("quantiles", phi=phi) | {"layers": heads}
+        rows = self._rows(network.embedding)
+        values = cosines @ rows[:-1] + rows[-1]
+        return np.maximum(values, values * np.float32(LEAKY_SLOPE)).T
 
 
 def network_of(policy: Any) -> Any:
@@ -224,22 +204,6 @@ def network_of(policy: Any) -> Any:
     return network
 
 
-def _joined(parts: Sequence[ToArray]) -> ToArray:
-    return lambda weights: np.concatenate([part(weights) for part in parts], axis=1)
-
-
-def _dueling(value: ToArray, advantage: ToArray) -> ToArray:
-    """V + A - mean_a A of the hidden layers of both heads; the last row is the bias."""
-
-    def rows(weights: Weights) -> np.ndarray:
-        of_value, of_advantage = value(weights), advantage(weights)
-        centered = of_advantage - of_advantage.mean(axis=1, keepdims=True)
-        repeated = np.repeat(of_value, centered.shape[1], axis=1)
-        return np.vstack([repeated[:-1], centered[:-1], repeated[-1:] + centered[-1:]])
-
-    return rows
-
-
 def _activation(layer: Any) -> str:
     _require(layer.activation in _ACTIVATIONS, f"it has the activation {layer.activation}")
     return _ACTIVATIONS[layer.activation]
@@ -250,11 +214,6 @@ def _of_single_frames(spec: dict[str, Any], frames: int) -> dict[str, Any]:
         return spec
     *others, size = spec["shape"]
     return {**spec, "shape": [*others, size // frames], "frames": frames}
-
-
-def _constant(size: int, value: float, weights: Weights) -> np.ndarray:
-    del weights
-    return np.full(size, value, np.float32)
 
 
 def _require(condition: Any, reason: str) -> None:

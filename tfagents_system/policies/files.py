@@ -198,12 +198,9 @@ class Policy:
         Raises:
           ValueError: A part is missing, or has another shape.
         """
-        return self.act(ts.restart(observation) if self._is_first else ts.transition(observation, reward=0.0))
-
-    def act(self, time_step: ts.TimeStep) -> Any:
-        """The same of an environment's time step."""
-        seen = _seen(time_step.observation, self._policy.time_step_spec.observation)
-        step = self._policy.action(time_step._replace(observation=seen), self._state)
+        seen = _seen(observation, self._policy.time_step_spec.observation)
+        time_step = ts.restart(seen) if self._is_first else ts.transition(seen, reward=0.0)
+        step = self._policy.action(time_step, self._state)
         self._is_first, self._state = False, step.state
         return step.action
 
@@ -214,25 +211,20 @@ def _seen(observation: Any, spec: Any) -> Any:
     Raises:
       ValueError: A part is not there, or has another shape.
     """
-    remedy = (
-        "a policy takes what training's environment gives: discrete parts one-hot, and action_history where the params "
-        "ask for it"
-    )
-
-    def array(path: tuple[Any, ...], leaf_spec: Any) -> np.ndarray:
-        name = "/".join(map(str, path)) or "observation"
-        part = observation
-        for key in path:
-            try:
-                part = part[key]
-            except (KeyError, IndexError, TypeError):
-                raise ValueError(f"the observation has no part {name}: {remedy}") from None
-        value = np.asarray(part, leaf_spec.dtype)
-        if value.shape != tuple(leaf_spec.shape):
-            raise ValueError(f"{name} must have the shape {tuple(leaf_spec.shape)}, found {value.shape}: {remedy}")
-        return value
-
-    return tree.map_structure_with_path(array, spec)
+    parts = [
+        {"name": "/".join(map(str, path)) or "observation", "path": path, "shape": leaf.shape, "dtype": leaf.dtype}
+        for path, leaf in tree.flatten_with_path(spec)
+    ]
+    try:
+        leaves, is_batch = numpy_policy.observation_leaves(observation, parts)
+        if is_batch:
+            raise ValueError("expected one observation, found a batch of them")
+    except ValueError as error:
+        raise ValueError(
+            f"{error}: a policy takes what training's environment gives: discrete parts one-hot, and action_history "
+            "where the params ask for it"
+        ) from None
+    return tree.unflatten_as(spec, [leaf[0] for leaf in leaves])
 
 
 def misfits(policy: py_policy.PyPolicy, observation_spec: Any, action_spec: Any) -> list[str]:
@@ -243,8 +235,14 @@ def misfits(policy: py_policy.PyPolicy, observation_spec: Any, action_spec: Any)
       observation_spec: Nest of the environment's observations; they may have other parts beside the policy's own.
       action_spec: Nest of its actions, in its own units.
     """
+    trained, given = (
+        sorted(  # `lidar (19,) float32` of each leaf: exported files have dictionaries alone.
+            f"{'/'.join(map(str, path))} {tuple(spec.shape)} {tf.as_dtype(spec.dtype).name}".lstrip()
+            for path, spec in tree.flatten_with_path(nest)
+        )
+        for nest in (policy.time_step_spec.observation, observation_spec)
+    )
     findings = []
-    trained, given = _in_words(policy.time_step_spec.observation), _in_words(observation_spec)
     if not set(trained) <= set(given):
         findings.append(
             f"the policy was trained on observations {', '.join(trained)}, but this environment has {', '.join(given)}"
@@ -256,19 +254,10 @@ def misfits(policy: py_policy.PyPolicy, observation_spec: Any, action_spec: Any)
     for own, its in zip(acts, takes, strict=True):
         if not hasattr(own, "minimum"):
             continue
-        pairs = [[spec.minimum, spec.maximum] for spec in (own, its)]
-        (low, high), (least, most) = ([np.broadcast_to(bound, tuple(own.shape)) for bound in pair] for pair in pairs)
-        if not (np.allclose(low, least) and np.allclose(high, most)):
+        bounds = [[np.broadcast_to(bound, own.shape) for bound in (spec.minimum, spec.maximum)] for spec in (own, its)]
+        if not np.allclose(*bounds):
+            (low, high), (least, most) = [[short_text(bound) for bound in pair] for pair in bounds]
             findings.append(
-                f"the policy gives actions from {short_text(low)} to {short_text(high)}, but this environment takes "
-                f"them from {short_text(least)} to {short_text(most)}"
+                f"the policy gives actions from {low} to {high}, but this environment takes them from {least} to {most}"
             )
     return findings
-
-
-def _in_words(nest: Any) -> list[str]:
-    """`lidar (19,) float32` of each leaf, sorted: exported files have dictionaries alone."""
-    return sorted(
-        f"{'/'.join(map(str, path))} {tuple(spec.shape)} {tf.as_dtype(spec.dtype).name}".lstrip()
-        for path, spec in tree.flatten_with_path(nest)
-    )

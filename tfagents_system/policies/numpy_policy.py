@@ -86,22 +86,6 @@ class NumpyPolicy:
         actions, self._state = self.step(leaves, state)
         return actions if is_batch else actions[0]
 
-    def scaled(self, action: Any) -> np.ndarray:
-        """Actions `[..., action_dim]` as an `action_history` has them: in [-1, 1], 0 where both bounds are the same.
-
-        Of a policy that chooses from n actions one-hot, `[..., n]` float32: the nearest of them.
-        """
-        low, high = (bound.astype(np.float64) for bound in self._bounds)
-        span = np.where(high > low, high - low, 1.0)
-        if self._rows is not None:
-            rows = self._rows.reshape(len(self._rows), -1)
-            given = np.asarray(action, np.float64)
-            vectors = given[..., None] if self._rows.ndim == 1 else given
-            nearest = np.square((vectors[..., None, :] - rows) / span).sum(axis=-1).argmin(axis=-1)
-            return (nearest[..., None] == np.arange(len(rows))).astype(np.float32)
-        units = np.clip(2.0 * (np.asarray(action, np.float64) - low) / span - 1.0, -1.0, 1.0)
-        return np.where(high > low, units, 0.0).astype(np.float32)
-
     def step(self, leaves: list[np.ndarray], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Actions `[n, action_dim]` and the next state, from the arrays of n observations and the state before."""
         with _LOCK:

@@ -20,7 +20,6 @@ from tf_agents.trajectories import policy_step
 from tf_agents.typing import types
 from tf_agents.utils import common
 
-from tfagents_system.agents.networks import ExploringPolicy, ScorePolicy
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.envs.history import (
     frames_in,
@@ -197,22 +196,13 @@ def in_environment_units(action: tf.Tensor, actions: LeafActions) -> tf.Tensor:
     """From an agent's actions `[B, ...]` of one leaf to those of the environment, `[B, *environment_spec.shape]`."""
     if actions.rows is not None:
         return tf.gather(tf.constant(actions.rows), action)
-    return _scaled_to_bounds(action, actions.environment_spec)
-
-
-def _scaled_to_bounds(action: tf.Tensor, spec: Any) -> tf.Tensor:
-    low, high = tf.cast(spec.minimum, action.dtype), tf.cast(spec.maximum, action.dtype)
-    scaled = low + (action + 1.0) * 0.5 * (high - low)
-    # Rounding may exceed the bounds by one unit in the last place.
-    return tf.cast(tf.clip_by_value(scaled, *_bounds_within(spec, action.dtype.as_numpy_dtype)), spec.dtype)
-
-
-def _bounds_within(spec: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest and the highest number of `dtype` within the bounds: 0.1 of 32 bits is above that of 64."""
+    spec, dtype = actions.environment_spec, action.dtype.as_numpy_dtype
     low, high = (np.asarray(bound, dtype) for bound in (spec.minimum, spec.maximum))
+    scaled = low + (action + 1.0) * 0.5 * (high - low)
+    # Rounding may exceed the bounds by one unit in the last place; and 0.1 of 32 bits is above that of 64.
     low = np.where(low < spec.minimum, np.nextafter(low, dtype(np.inf)), low)
     high = np.where(high > spec.maximum, np.nextafter(high, dtype(-np.inf)), high)
-    return low, high
+    return tf.cast(tf.clip_by_value(scaled, low, high), spec.dtype)
 
 
 # In workers.
@@ -223,7 +213,7 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
 
     Args:
       agent: A TFAgent, or its acting part.
-      num_lanes, frame_stack, names: As of `make_worker_policy`.
+      seed, num_lanes, frame_stack, names: As of `make_worker_policy`.
 
     Raises:
       UserError: The policy captures something that a session can't have.
@@ -232,32 +222,34 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
     inference = "tensorflow session"
 
     def __init__(
-        self, agent: Any, num_lanes: int = 1, frame_stack: FrameStack = 1, names: Sequence[str] | None = None
+        self,
+        agent: Any,
+        seed: int,
+        num_lanes: int = 1,
+        frame_stack: FrameStack = 1,
+        names: Sequence[str] | None = None,
     ) -> None:
         collect = of_single_frames(agent.collect_policy, frame_stack)
         greedy = of_single_frames(greedy_policy.GreedyPolicy(agent.policy), frame_stack)
         self._policies = {False: collect, True: greedy}
         self._variables = named_variables(collect)
+        self._dtypes = [spec.dtype.as_numpy_dtype for spec in tf.nest.flatten(collect.time_step_spec)]
         self._num_actions = len(tf.nest.flatten(collect.action_spec))
-        self._has_values = isinstance(innermost(collect), ExploringPolicy)
-        functions = [(False, num_lanes), (True, num_lanes)]
-        self._session = GraphSession({name: _concrete(self._policies, *name) for name in functions})
+        self._session = GraphSession()
+        self._explores_as(agent.collect_policy, self._variables, seed)
         super().__init__(num_lanes, names)
-        # Graphs with control flow of TensorFlow 1 are told by their first call.
-        specs = tf.nest.flatten(collect.time_step_spec)
-        self._dtypes = [spec.dtype.as_numpy_dtype for spec in specs]
-        zeros = [np.zeros((num_lanes, *spec.shape), spec.dtype.as_numpy_dtype) for spec in specs]
-        self._session.choose_executor((False, num_lanes), [*zeros, *self._state])
 
     def _set_lanes(self, num_lanes: int) -> None:
         super()._set_lanes(num_lanes)
-        for function in ((False, num_lanes), (True, num_lanes)):
-            if function not in self._session:  # Of a copy with other lanes.
-                self._session.add(function, _concrete(self._policies, *function))
+        for is_greedy in (False,) if self._has_scores else (False, True):
+            if (is_greedy, num_lanes) not in self._session.calls:  # Else a copy has these lanes already.
+                function = _concrete(self._policies[is_greedy], num_lanes, gives_scores=self._has_scores)
+                self._session.add((is_greedy, num_lanes), function)
         self._initial = [leaf.numpy() for leaf in tf.nest.flatten(self._policies[False].get_initial_state(num_lanes))]
         self._state = [leaf.copy() for leaf in self._initial]
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
+        super().assign(weights)
         assign_weights(self._variables, weights)  # Checks names and shapes, too.
         self._session.assign(self._variables, weights)
 
@@ -268,38 +260,34 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
     def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
         leaves = (steps.step_type, steps.reward, steps.discount, *self._seen(steps))
         inputs = [np.asarray(leaf, dtype) for leaf, dtype in zip(leaves, self._dtypes, strict=True)] + self._state
-        if isinstance(greedy, bool):
+        if self._has_scores:
+            results = self._session((False, self.num_lanes), inputs)
+        elif isinstance(greedy, bool):
             results = self._session((greedy, self.num_lanes), inputs)
         else:
-            sampled, modes = (self._session((is_greedy, self.num_lanes), inputs) for is_greedy in (False, True))
-            for leaf, mode in zip(sampled, modes, strict=True):
+            results, modes = (self._session((is_greedy, self.num_lanes), inputs) for is_greedy in (False, True))
+            for leaf, mode in zip(results, modes, strict=True):
                 leaf[greedy] = mode[greedy]
-            results = sampled
-        end = self._num_actions + len(self._state)
-        for leaf, following in zip(self._state, results[self._num_actions : end], strict=True):
+        for leaf, following in zip(self._state, results[self._num_actions :], strict=True):
             leaf[:] = following
+        if self._has_scores:
+            return [self._choose(results[0], greedy)]
         self.was_greedy[:] = greedy
-        for scores in results[end:]:
-            self._note_values(results[0], scores, are_values=self._has_values)
         return results[: self._num_actions]
 
 
-def _concrete(policies: Mapping[bool, tf_policy.TFPolicy], is_greedy: bool, num_lanes: int) -> Any:
+def _concrete(policy: tf_policy.TFPolicy, num_lanes: int, *, gives_scores: bool) -> Any:
     """A policy as a concrete function from the leaves of a TimeStep and of the policy state, `[num_lanes, ...]`.
 
     With an unknown number of lanes, a graph would compute the shapes of distributions in each step, which takes as long
-    as all else. It returns the leaves of action and next policy state, and behind them the scores `[num_lanes, n]` of
-    the policy that explores where that chooses actions by scores.
+    as all else. It returns the leaves of the action, or scores `[num_lanes, n]`, and those of the next policy state.
     """
-    policy, scoring = policies[is_greedy], policies[False]
-    spec, has_scores = (policy.time_step_spec, policy.policy_state_spec), isinstance(innermost(scoring), ScorePolicy)
+    spec = policy.time_step_spec, policy.policy_state_spec
 
     def act(*leaves: tf.Tensor) -> list[tf.Tensor]:
-        time_step, state = tf.nest.pack_sequence_as(spec, leaves)
-        step = policy.action(time_step, state)
-        # TensorFlow computes the network once: it finds that both need the same.
-        scores = [scoring.distribution(time_step, state).action.logits_parameter()] if has_scores else []
-        return [*tf.nest.flatten(step.action), *tf.nest.flatten(step.state), *scores]
+        step = (policy.distribution if gives_scores else policy.action)(*tf.nest.pack_sequence_as(spec, leaves))
+        chosen = step.action.logits_parameter() if gives_scores else step.action
+        return [*tf.nest.flatten(chosen), *tf.nest.flatten(step.state)]
 
     signature = [tf.TensorSpec((num_lanes, *leaf.shape), leaf.dtype) for leaf in tf.nest.flatten(spec)]
     try:
@@ -310,49 +298,36 @@ def _concrete(policies: Mapping[bool, tf_policy.TFPolicy], is_greedy: bool, num_
 
 
 class GraphSession:
-    """Several concrete functions over the same variables, whose values are copied.
+    """Concrete functions over the same variables, whose values are copied.
 
-    Args:
-      functions: By name; with flat arguments and results.
-
-    Raises:
-      UserError: A function captures something that is neither a variable nor a constant.
+    Attributes:
+      calls: The functions by name, with flat arguments and results.
     """
 
-    def __init__(self, functions: Mapping[Any, Any]) -> None:
-        captured = {variable.ref(): variable for function in functions.values() for variable in function.variables}
-        self._values = {ref: variable.numpy() for ref, variable in captured.items()}
+    def __init__(self) -> None:
         self._graph = tf.Graph()
-        with self._graph.as_default():
-            self._copies = {
-                ref: tf.compat.v1.Variable(
-                    tf.zeros(variable.shape, variable.dtype), shape=variable.shape, use_resource=True
-                )
-                for ref, variable in captured.items()
-            }
-            self._new_values = {ref: tf.compat.v1.placeholder(var.dtype, var.shape) for ref, var in captured.items()}
-            self._assigns = {ref: copy.assign(self._new_values[ref]).op for ref, copy in self._copies.items()}
-            self._ends = {name: self._import(function) for name, function in functions.items()}
+        self._copies: dict[Any, tf.Variable] = {}
+        self._assigns: dict[Any, tuple[Any, Any]] = {}  # Placeholder and operation.
+        self._ends: dict[Any, tuple[list[str], list[str], list[str], list[int]]] = {}
+        self.calls: dict[Any, Any] = {}
         self._start(single_threaded=True)
 
-    def choose_executor(self, name: Any, leaves: Sequence[np.ndarray]) -> None:
-        """Calls one function: where the operations can't run one after another in this thread, several run them."""
-        try:
-            self(name, leaves)
-        except tf.errors.OpError:
-            self._session.close()
-            self._start(single_threaded=False)
-            self(name, leaves)
-
-    def __contains__(self, name: Any) -> bool:
-        """Whether it has a function."""
-        return name in self._ends
-
     def add(self, name: Any, function: Any) -> None:
-        """Takes another function over the same variables."""
+        """Takes a function.
+
+        Raises:
+          UserError: It captures something that is neither a variable nor a constant.
+        """
+        new = {var.ref(): var for var in function.variables if var.ref() not in self._copies}
         with self._graph.as_default():
+            for ref, var in new.items():
+                zeros = tf.zeros(var.shape, var.dtype)
+                self._copies[ref] = tf.compat.v1.Variable(zeros, shape=var.shape, use_resource=True)
+                value = tf.compat.v1.placeholder(var.dtype, var.shape)
+                self._assigns[ref] = value, self._copies[ref].assign(value).op
             self._ends[name] = self._import(function)
-        self._calls[name] = self._call_of(name)
+        self.calls[name] = self._call_of(name)
+        self._assign({ref: var.numpy() for ref, var in new.items()})
 
     def _start(self, *, single_threaded: bool) -> None:
         """`single_threaded` saves more than half of the time of small graphs."""
@@ -363,10 +338,10 @@ class GraphSession:
             use_per_session_threads=True,
         )
         config.experimental.executor_type = "SINGLE_THREADED_EXECUTOR" if single_threaded else ""
+        self._is_single_threaded = single_threaded
         self._run_options = config_pb2.RunOptions(inter_op_thread_pool=-1 if single_threaded else 0)
         self._session = tf.compat.v1.Session(graph=self._graph, config=config)
-        self._calls = {name: self._call_of(name) for name in self._ends}
-        self._assign(self._values)
+        self.calls = {name: self._call_of(name) for name in self._ends}
 
     def _call_of(self, name: Any) -> Any:
         feeds, fetches, targets, _ = self._ends[name]
@@ -377,7 +352,18 @@ class GraphSession:
 
     def __call__(self, name: Any, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Runs one function."""
-        return self._calls[name](*[leaves[position] for position in self._ends[name][-1]])
+        inputs = [leaves[position] for position in self._ends[name][-1]]
+        try:
+            return self.calls[name](*inputs)
+        except tf.errors.OpError:
+            if not self._is_single_threaded:
+                raise
+        # Control flow of TensorFlow 1 can't run in one thread, as its first call tells.
+        values = self._session.run(self._copies)
+        self._session.close()
+        self._start(single_threaded=False)
+        self._assign(values)
+        return self.calls[name](*inputs)
 
     def assign(self, variables: Mapping[str, tf.Variable], weights: Mapping[str, np.ndarray]) -> None:
         """Sets the copies of `variables` to the values in `weights`, by name."""
@@ -386,8 +372,8 @@ class GraphSession:
 
     def _assign(self, values: Mapping[Any, np.ndarray]) -> None:
         # Copies: a variable may take over the memory of the array that is fed.
-        feeds = {self._new_values[ref]: np.array(value) for ref, value in values.items()}
-        self._session.run([self._assigns[ref] for ref in values], feeds)
+        feeds = {self._assigns[ref][0]: np.array(value) for ref, value in values.items()}
+        self._session.run([self._assigns[ref][1] for ref in values], feeds)
 
     def _import(self, function: Any) -> tuple[list[str], list[str], list[str], list[int]]:
         """Adds a function's graph.

@@ -106,7 +106,7 @@ class SharedWeights:
 
     def __init__(self, arrays: Sequence[np.ndarray]) -> None:
         layout = json.dumps([(array.dtype.str, array.shape) for array in arrays]).encode()
-        slot_bytes = _Slot.num_bytes(arrays)
+        slot_bytes = _up_to(sum(_up_to(array.nbytes, _ALIGNED_BYTES) for array in arrays), _PAGE_BYTES)
         head_bytes = _up_to(_HEAD.itemsize + len(layout), _PAGE_BYTES)
         self._descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
         os.fchmod(self._descriptor, 0o600)
@@ -148,21 +148,17 @@ class SharedWeightsReader:
         path = f"/proc/{place[0]}/fd/{place[1]}"
         if not os.readlink(path).startswith(f"/memfd:{_NAME} "):  # Opening a stranger's pipe could block.
             raise ValueError(f"{path} is another file")
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            memory = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
-        finally:
-            os.close(descriptor)
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0) as file:
+            memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         self._head = np.frombuffer(memory, _HEAD, 1)[0]
         self._newest = memoryview(memory)[_NEWEST].cast("q")
-        slot_bytes, layout_bytes = int(self._head["slot_bytes"]), int(self._head["layout"])
-        layout = memory[_HEAD.itemsize : _HEAD.itemsize + layout_bytes]
+        slot_bytes, layout_end = int(self._head["slot_bytes"]), _HEAD.itemsize + int(self._head["layout"])
+        layout, head_bytes = memory[_HEAD.itemsize : layout_end], _up_to(layout_end, _PAGE_BYTES)
         self._seed = zlib.crc32(layout)
-        shapes = [np.broadcast_to(np.zeros((), dtype), shape) for dtype, shape in json.loads(layout)]
-        head_bytes = _up_to(_HEAD.itemsize + layout_bytes, _PAGE_BYTES)
+        like = [np.broadcast_to(np.zeros((), dtype), shape) for dtype, shape in json.loads(layout)]
         self._slots = [np.frombuffer(memory, np.uint64, slot_bytes // 8, head_bytes + k * slot_bytes) for k in range(2)]
         # Two: what was read last is still in use while the next one is read, which may turn out torn.
-        self._copies = [_Slot(bytearray(slot_bytes), 0, slot_bytes, shapes) for _ in range(2)]
+        self._copies = [_Slot(bytearray(slot_bytes), 0, slot_bytes, like) for _ in range(2)]
 
     @property
     def newest(self) -> int:
@@ -208,12 +204,7 @@ def open_shared(place: Place) -> SharedWeightsReader | None:
 
 
 class _Slot:
-    """The arrays of one policy in a buffer.
-
-    Args:
-      buffer: Holds them, from `offset` on.
-      num_bytes: As `num_bytes` says.
-      like: Arrays of their shapes and dtypes.
+    """The arrays of one policy in a buffer from `offset` on, with shapes and dtypes as `like` has them.
 
     Attributes:
       words: All of it, with the gaps, which are 0.
@@ -225,11 +216,6 @@ class _Slot:
         for array in like:
             self.arrays.append(np.frombuffer(buffer, array.dtype, array.size, offset).reshape(array.shape))
             offset += _up_to(array.nbytes, _ALIGNED_BYTES)
-
-    @staticmethod
-    def num_bytes(arrays: Sequence[np.ndarray]) -> int:
-        """What a buffer for these arrays needs, in whole pages."""
-        return _up_to(sum(_up_to(array.nbytes, _ALIGNED_BYTES) for array in arrays), _PAGE_BYTES)
 
 
 def _checksum(words: np.ndarray, number: int, seed: int) -> int:

@@ -81,6 +81,8 @@ class WorkerPolicy(abc.ABC):
     inference: str
     why_not_numpy = ""
     q_values: np.ndarray | None = None
+    _has_scores = _has_values = False
+    _rate_names: Mapping[str, str] = {}  # Of ExploringPolicy, names of variables by attributes.
 
     def __init__(self, num_lanes: int, names: Sequence[str] | None = None) -> None:
         self._names = names
@@ -110,8 +112,10 @@ class WorkerPolicy(abc.ABC):
     def reset(self, lanes: Sequence[int]) -> None:
         """Episodes begin in these lanes."""
 
-    def assign(self, weights: Mapping[str, np.ndarray]) -> None:  # noqa: B027
+    def assign(self, weights: Mapping[str, np.ndarray]) -> None:
         """Takes new weights, by name."""
+        for attribute, name in self._rate_names.items():
+            self._rates[attribute] = float(weights[name])
 
     def reseed(self, seed: int) -> None:
         """Seeds the exploration noise from now on.
@@ -140,12 +144,36 @@ class WorkerPolicy(abc.ABC):
             self._leaves = leaves_seen_by_actor(steps.spec, self._names)
         return [steps.observation[leaf] for leaf in self._leaves]
 
-    def _note_values(self, chosen: np.ndarray, scores: np.ndarray, *, are_values: bool) -> None:
-        """What is known of actions that were chosen by `scores`."""
-        self.was_greedy = chosen == scores.argmax(axis=1)
+    def _explores_as(self, policy: Any, variables: Mapping[str, tf.Variable], seed: int) -> None:
+        """Explores as an agent's policy does, with these variables; a ScorePolicy's actions are chosen here."""
+        self._rng = np.random.default_rng(seed)
+        self._has_scores, self._has_values = isinstance(policy, ScorePolicy), isinstance(policy, ExploringPolicy)
+        rates = policy.rates if self._has_values else {}
+        names = {variable.ref(): name for name, variable in variables.items()}
+        self._rate_names = {attribute: names[variable.ref()] for attribute, variable in rates.items()}
+        self._rates = {attribute: float(variable) for attribute, variable in rates.items()}
+
+    def _choose(self, scores: np.ndarray, greedy: Greedy) -> np.ndarray:
+        """Actions `[N]` int32 by their scores `[N, num_actions]`."""
+        best = chosen = scores.argmax(axis=1)
+        if greedy is not True:
+            chosen = np.where(greedy, best, self._explore(scores, best))
+        self.was_greedy = chosen == best
         self.explored = ~self.was_greedy
-        if are_values:
+        if self._has_values:
             self.q_values = scores
+        return chosen.astype(np.int32)
+
+    def _explore(self, scores: np.ndarray, best: np.ndarray) -> np.ndarray:
+        """Samples of the softmax, or as ExploringPolicy says."""
+        rng, shape = self._rng, scores.shape
+        if not self._has_values:
+            return (scores + rng.gumbel(size=shape)).argmax(axis=1)
+        is_random, is_noisy = rng.random((2, len(scores)))
+        noisy = (scores + NOISE_SCALE * rng.standard_normal(shape, np.float32)).argmax(axis=1)
+        chosen = np.where(is_noisy < self._rates[BOLTZMANN], noisy, best)
+        anyone = rng.integers(shape[1], size=len(scores))
+        return np.where(is_random < self._rates[EPSILON], anyone, chosen)
 
 
 def make_worker_policy(
@@ -175,13 +203,13 @@ def make_worker_policy(
         why_not_numpy = str(error)
     from tfagents_system.policies.tensorflow_policy import TensorFlowWorkerPolicy
 
-    policy = TensorFlowWorkerPolicy(agent, num_lanes, frame_stack, actor_observations)
+    policy = TensorFlowWorkerPolicy(agent, seed, num_lanes, frame_stack, actor_observations)
     policy.why_not_numpy = why_not_numpy
     return policy
 
 
 class NumpyWorkerPolicy(WorkerPolicy):
-    """Our networks in NumPy: tanh-squashed Gaussians, or the best of n actions and exploration from their scores.
+    """Our networks in NumPy: tanh-squashed Gaussians, or scores of n actions.
 
     Args:
       agent: Its policies that act greedily and explore have one network.
@@ -209,12 +237,9 @@ class NumpyWorkerPolicy(WorkerPolicy):
         self._layers = NetworkLayers(policy, frames_in(policy.time_step_spec.observation, frame_stack))
         if network_of(agent.policy) is not network_of(policy):
             raise UnsupportedNetworkError("the greedy policy has another network than the one that explores")
-        self._rng = np.random.default_rng(seed)
-        self._has_scores, self._has_values = isinstance(policy, ScorePolicy), isinstance(policy, ExploringPolicy)
-        rates = policy.rates if self._has_values else {}
-        self._rate_names = {attribute: self._layers.name_of(variable) for attribute, variable in rates.items()}
         self._action_shape = tuple(policy.action_spec.shape)
-        self._take(read_weights(self._layers.variables))
+        self._arrays = self._layers.arrays(read_weights(self._layers.variables))
+        self._explores_as(policy, self._layers.variables, seed)
         super().__init__(num_lanes, names)
 
     def _set_lanes(self, num_lanes: int) -> None:
@@ -225,12 +250,9 @@ class NumpyWorkerPolicy(WorkerPolicy):
         self._actions_shape = (num_lanes, *self._action_shape)
 
     def assign(self, weights: Mapping[str, np.ndarray]) -> None:
-        self._take(weights)
-        self.network.assign(self._arrays)
-
-    def _take(self, weights: Mapping[str, np.ndarray]) -> None:
+        super().assign(weights)
         self._arrays = self._layers.arrays(weights)
-        self._rates = {attribute: float(weights[name]) for attribute, name in self._rate_names.items()}
+        self.network.assign(self._arrays)
 
     def reseed(self, seed: int) -> None:
         self._rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
@@ -257,24 +279,6 @@ class NumpyWorkerPolicy(WorkerPolicy):
         if self.num_lanes > 1:
             actions = actions.T.copy()
         return [actions.reshape(self._actions_shape)]
-
-    def _choose(self, scores: np.ndarray, greedy: Greedy) -> np.ndarray:
-        """Actions `[N]` int32, explored as `ExploringPolicy` does."""
-        chosen = scores.argmax(axis=1)
-        if greedy is not True:
-            chosen = np.where(greedy, chosen, self._explore(scores, chosen))
-        self._note_values(chosen, scores, are_values=self._has_values)
-        return chosen.astype(np.int32)
-
-    def _explore(self, scores: np.ndarray, best: np.ndarray) -> np.ndarray:
-        rng, shape = self._rng, scores.shape
-        if not self._has_values:
-            return (scores + rng.gumbel(size=shape)).argmax(axis=1)
-        is_random, is_noisy = rng.random((2, len(scores)))
-        noisy = (scores + NOISE_SCALE * rng.standard_normal(shape, np.float32)).argmax(axis=1)
-        chosen = np.where(is_noisy < self._rates[BOLTZMANN], noisy, best)
-        anyone = rng.integers(shape[1], size=len(scores))
-        return np.where(is_random < self._rates[EPSILON], anyone, chosen)
 
     def _noise(self, columns: int) -> Iterator[np.ndarray]:
         while True:
@@ -303,10 +307,10 @@ class FixedPolicy(WorkerPolicy):
 
     def _set_lanes(self, num_lanes: int) -> None:
         super()._set_lanes(num_lanes)
-        self._players = [Policy(self._policy) for _ in range(num_lanes if self._is_from_disk else 0)]
+        self._players = [Policy(self._policy) if self._is_from_disk else self._policy for _ in range(num_lanes)]
 
     def reset(self, lanes: Sequence[int]) -> None:
-        for lane in lanes if self._players else ():
+        for lane in lanes if self._is_from_disk else ():
             self._players[lane].reset()
 
     def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
@@ -314,19 +318,11 @@ class FixedPolicy(WorkerPolicy):
         actions = [np.zeros((self.num_lanes, *spec.shape), spec.dtype) for spec in specs]
         for lane in np.flatnonzero(steps.step_type != ts.StepType.LAST):
             # Copies: what a user's function keeps must not change with the next steps.
-            chosen = self._action(lane, tree.map_structure(np.array, steps.row(lane)))
+            action = self._players[lane](tree.map_structure(np.array, steps.row(lane).observation))
+            if not all(map(is_finite, tree.flatten(action))):
+                raise FloatingPointError(f"the action of {self._source} is not finite ({action}): correct that policy")
+            chosen = tree.map_structure(lambda leaf, own: leaf.to_agent(own), self._actions, action)
             for leaf, value in zip(actions, tree.flatten(chosen), strict=True):
                 leaf[lane] = value
         self.was_greedy[:] = greedy
         return actions
-
-    def _action(self, lane: int, time_step: ts.TimeStep) -> Any:
-        """The agent's action.
-
-        Raises:
-          FloatingPointError: The policy's own is not finite.
-        """
-        action = self._players[lane].act(time_step) if self._players else self._policy(time_step.observation)
-        if not all(map(is_finite, tree.flatten(action))):
-            raise FloatingPointError(f"the action of {self._source} is not finite ({action}): correct that policy")
-        return tree.map_structure(lambda leaf, own: leaf.to_agent(own), self._actions, action)
