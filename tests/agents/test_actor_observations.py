@@ -14,15 +14,13 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.acting import action
 from tests.support.agents_to_begin_with import normalizations_of
-from tests.support.updates import noise_of, update_once
+from tests.support.fakes import FakeParams
+from tests.support.updates import update_once
 from tfagents_system.agents.agent import make_agent, make_worker_agent
-from tfagents_system.agents.minibatch import Steps, Views
 from tfagents_system.agents.normalization import RunningStatistics
-from tfagents_system.agents.sac import ACTIONS
 from tfagents_system.envs.history import leaves_seen_by_actor, policy_time_step_spec, seen_by_actor
 from tfagents_system.policies import weights
 from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
-from tfagents_system.train_params_base import TrainParamsBase
 
 B = 8
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
@@ -54,16 +52,13 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-class Params(TrainParamsBase):
+class Params(FakeParams):
     actor_fc_layer_params = (16,)
     critic_joint_fc_layer_params = (16,)
     image_encoder_layers = (2, 2)
     image_encoder_features = 3
     batch_size = B
     actor_observations: Any = NAMES
-
-    def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
-        raise AssertionError("not needed")
 
 
 def built(kind: str) -> tuple[Params, Any, Any]:
@@ -161,37 +156,6 @@ def _acts(policy: Any, observation: Any, params: Params) -> Any:
     batch = tf.nest.map_structure(lambda leaf: tf.constant(leaf)[None], observation)
     seen = seen_by_actor(batch, params.actor_observations)
     return policy.distribution(ts.restart(seen, 1), ()).action.mode().numpy()
-
-
-@pytest.mark.parametrize("kind", ["sac", "recurrent", "images"])
-def test_no_gradient_of_the_actor_reaches_what_critics_alone_see(kind: str) -> None:
-    params, spec, agent = built(kind)
-    outer = (B, 4) if params.recurrent else (B,)
-    seen_spec = policy_time_step_spec(params, spec).observation
-    observation = tf.nest.map_structure(
-        lambda leaf: tf.constant(leaf), numbers(seen_spec, np.random.default_rng(0), outer)
-    )
-    mid, zeros, ones = tf.ones(outer, tf.int32), tf.zeros(outer), tf.ones(outer)
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(tf.nest.flatten(observation))
-        steps = Steps(agent._pipeline.encoded(ts.TimeStep(mid, zeros, ones, observation)), None)
-        assert isinstance(steps.time_steps.observation, Views)
-        actions, log_pi = agent.sample(steps, noise_of(agent).of(ACTIONS), training=True)
-        values = agent.values(agent.critics[0], steps, actions)
-    leaves = tf.nest.flatten(observation)
-    seen = leaves_seen_by_actor(observation, params.actor_observations)
-    of_actor, of_critic = (tape.gradient(target, leaves) for target in (log_pi, values))
-    floats = [k for k, leaf in enumerate(leaves) if leaf.dtype.is_floating]
-    assert [k for k in floats if of_actor[k] is not None] == [k for k in floats if k in seen]
-    assert all(of_critic[k] is not None for k in floats)
-    own = tape.gradient(log_pi, agent.networks()["actor"][0].trainable_variables)
-    assert all(gradient is not None for gradient in own)
-    if kind == "images":
-        names = [variable.name for variable in agent.networks()["actor"][0].trainable_variables]
-        assert sum("conv2d" in name for name in names) == 4, "two convolutions of the one image that it sees"
-        (encoder,) = agent.networks()["encoder"]
-        assert len(encoder.trainable_variables) == 8, "of both images, for the critics"
-        assert tape.gradient(log_pi, encoder.trainable_variables) == [None] * 8
 
 
 @pytest.mark.parametrize("kind", ["images", "mini-races", "sac_discrete of images"])

@@ -78,7 +78,7 @@ def owner_of(kind: type[TinyParams], **attributes: Any) -> TinyParams:
 def test_an_agent_of_one_s_own_must_follow_the_weight() -> None:
     own = type("TrainParams", (TinyParams,), {"agent_ctor": lambda self, *args: None})
     params = owner_of(own, behaviour_cloning_weight=WEIGHT, **OFFLINE)
-    with pytest.raises(UserError, match=r"=0.4 is for offline updates, but the agent of agent_ctor does not follow it"):
+    with pytest.raises(UserError, match=r" is 0.4 for offline updates, but the agent of agent_ctor does not follow it"):
         check_scheduled(params, types.SimpleNamespace())
     weight = tf.Variable(0.0, trainable=False)
     check_scheduled(params, types.SimpleNamespace(scheduled={"behaviour_cloning_weight": weight}))

@@ -5,23 +5,19 @@ import pytest
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
-from tests.support.fakes import agent_of
+from tests.support.fakes import FakeParams, agent_of
 from tests.support.tiny_agents import ACT, ACTION, OBS, OBSERVATION
 from tests.support.updates import losses_of, noise_of, update_once
 from tfagents_system.agents.minibatch import Minibatch
-from tfagents_system.train_params_base import TrainParamsBase
 
 BATCH, BURN_IN, LENGTH = 3, 2, 3
 TOTAL = BURN_IN + LENGTH
 
 
-class Params(TrainParamsBase):
+class Params(FakeParams):
     actor_fc_layer_params = (6,)
     critic_joint_fc_layer_params = (6,)
     recurrent = {"lstm_units": 4}
-
-    def env_ctor(self, *args, seed=None, **kwargs):
-        raise AssertionError("not needed")
 
 
 def build(algorithm, cls=Params):
@@ -69,15 +65,6 @@ def test_values_behind_the_burn_in_are_those_of_the_whole_sequence(agent):
         cut_actions, cut_log_pi = agent.sample(cut, noise[1], training=False)
         np.testing.assert_allclose(cut_actions, actions[:, BURN_IN:], atol=1e-6)
         np.testing.assert_allclose(cut_log_pi, log_pi[:, BURN_IN:], atol=1e-5)
-
-
-def test_the_burn_in_of_next_observations_has_the_actions_taken_there(agent):
-    experience = sequences()
-    steps, next_steps = split(agent, experience)
-    np.testing.assert_array_equal(steps.past[1], experience.action[:, :BURN_IN])
-    np.testing.assert_array_equal(next_steps.past[0].observation, experience.observation[:, 1 : BURN_IN + 1])
-    np.testing.assert_array_equal(next_steps.past[1], experience.action[:, 1 : BURN_IN + 1])
-    np.testing.assert_array_equal(next_steps.time_steps.reward, experience.reward[:, BURN_IN:-1])
 
 
 def test_no_gradient_reaches_the_burn_in_which_matters_all_the_same(agent):

@@ -10,7 +10,7 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.fakes import FakeParams
 from tests.support.updates import update_once
 from tfagents_system.agents import encoder
-from tfagents_system.agents.noise import Drawing
+from tfagents_system.agents.minibatch import Drawing
 
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 OBSERVATION = {

@@ -128,23 +128,6 @@ def test_updates_equal_those_of_sac_agent(kind):
     assert int(ours.train_step_counter) == int(theirs.train_step_counter) == updates
 
 
-@pytest.mark.usefixtures("uncompiled")
-def test_every_update_draws_its_own_noise_from_a_standard_normal():
-    """Nothing learns, so losses differ by their noise alone; alpha's tells the mean of log pi."""
-    agent = build(target_entropy=0.0, sac_log_alpha=1.0, learning_rate=0.0, alpha_learning_rate=0.0)
-    rng = np.random.default_rng(0)
-    block = [rng.standard_normal((1, B, *shape)).astype(np.float32) for shape in ((OBS,), (ACT,), (), (), (OBS,))]
-    update = BlockUpdate(agent, B, TransitionForm())
-    losses = [update(block) for _ in range(20)]
-    for name in ("critic_loss", "actor_loss", "alpha_loss"):
-        assert len({values[name] for values in losses}) == len(losses), name
-    observation = tf.repeat(tf.constant(block[0][0]), 200, axis=0)
-    distribution = agent.policy.distribution(ts.restart(observation, len(observation))).action
-    expected = float(tf.reduce_mean(distribution.log_prob(distribution.sample(seed=1))))
-    # 640 samples, with a standard deviation of about 1; no noise would be 1 off, half of it 0.75.
-    assert -np.mean([values["alpha_loss"] for values in losses]) == pytest.approx(expected, abs=0.15)
-
-
 def test_any_other_agent_is_trained_by_its_own_train_and_the_log_says_so(monkeypatch):
     told = []
     monkeypatch.setattr(block_update.logging, "info", lambda text, *args: told.append(text % args))

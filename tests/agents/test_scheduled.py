@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.support.agent_for_tests import B, Params, block, build
 from tests.support.checkpoints_for_tests import checkpoints_of
-from tfagents_system.agents.agent import ScheduledValues, check_scheduled, scheduled_variables
+from tfagents_system.agents.agent import ScheduledValues, check_scheduled
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.errors import UserError
 from tfagents_system.replay.sampling import TransitionForm
@@ -36,20 +36,13 @@ def test_a_scheduled_learning_rate_acts_in_an_update_that_is_compiled_already() 
         assert float(agent.log_alpha) == pytest.approx(before - rate * gradient, rel=1e-5), iteration
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_each_optimizer_has_a_variable_where_its_rate_is_a_schedule(name: str) -> None:
-    agent = build(critic_optimizer={"name": name}, critic_learning_rate=RATE)
-    assert list(scheduled_variables(agent)) == ["critic_learning_rate"]
-    assert scheduled_variables(build()) == {}
-
-
 @pytest.mark.usefixtures("uncompiled")
 def test_a_checkpoint_of_a_number_goes_on_with_a_schedule_and_back(tmp_path: Any) -> None:
     before, after = build(), build(critic_learning_rate=RATE)
     (first, _), (second, _) = checkpoints_of(tmp_path, before), checkpoints_of(tmp_path, after)
     BlockUpdate(before, B, TransitionForm())(block(2))
     first.save(5.0, wait=True)
-    assert second.restore() is not None
+    assert second.restore() is not None and list(after.scheduled) == ["critic_learning_rate"]
     learned = [[*agent.actor_variables, *agent.critic_variables, agent.log_alpha] for agent in (before, after)]
     for old, new in zip(*learned, strict=True):
         assert (old.numpy() == new.numpy()).all()
@@ -62,13 +55,15 @@ def agent_with(**variables: float) -> Any:
 
 def test_variables_and_metrics_have_the_values_of_the_position_alone() -> None:
     agent = agent_with(exploration=0.0, mixing=0.0)
-    params = params_with(exploration={"points": [[0, 1.0], [100, 0.0]]}, mixing=0.25)
+    gamma = {"points": [[0, 0.9], [100, 1.0]], "by": "iterations"}  # The replay server follows it.
+    params = params_with(exploration={"points": [[0, 1.0], [100, 0.0]]}, mixing=0.25, discount=gamma)
     values = ScheduledValues(params, agent)
     for env_steps, expected in ((0, 1.0), (30, 0.7), (1000, 0.0), (30, 0.7)):
         values.assign(env_steps, 5, 6)
         assert float(agent.scheduled["exploration"]) == pytest.approx(expected)
         assert float(agent.scheduled["mixing"]) == 0.25, "a number holds whatever the variable began with"
-        assert values.metrics(env_steps, 5, 6) == {"schedule/exploration": pytest.approx(expected)}
+        expected_metrics = {"schedule/exploration": expected, "schedule/discount": 0.95}
+        assert values.metrics(env_steps, 5, 50) == pytest.approx(expected_metrics)
 
 
 def test_variables_and_attributes_must_fit_each_other() -> None:
@@ -82,9 +77,3 @@ def test_variables_and_attributes_must_fit_each_other() -> None:
     with pytest.raises(UserError, match="TrainParams.actor_learning_rate is a schedule, but the agent of agent_ctor"):
         check_scheduled(own, agent_with())
     check_scheduled(own, agent_with(actor_learning_rate=0.1))
-
-
-def test_what_the_replay_server_follows_is_in_the_metrics_too() -> None:
-    gamma = {"points": [[0, 0.9], [100, 1.0]], "by": "iterations"}
-    values = ScheduledValues(params_with(discount=gamma, algorithm="dqn"), agent_with())
-    assert values.metrics(10**6, 10**6, 50) == {"schedule/discount": pytest.approx(0.95)}

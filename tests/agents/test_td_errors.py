@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
-from tf_agents.trajectories import policy_step, trajectory
-from tf_agents.trajectories import time_step as ts
 
 from tests.support import tiny_agents
 from tests.support.agent_for_tests import Params, build, reference_agent
 from tests.support.fakes import FakeParams, agent_of
 from tests.support.tiny_agents import Minibatch, NumpyAgent, with_sgd
-from tests.support.updates import noise_of, update_once
+from tests.support.updates import update_once
 from tfagents_system.agents.block_update import BlockUpdate, check_agent
-from tfagents_system.agents.dqn import FRACTIONS, TARGET_FRACTIONS
 from tfagents_system.agents.minibatch import TD_ERRORS
-from tfagents_system.agents.networks import best
 from tfagents_system.errors import UserError
-from tfagents_system.replay import sampling
-from tfagents_system.replay.priorities import NO_ROW, Priorities
-from tfagents_system.replay.ring import Ring
-from tfagents_system.replay.sampling import DrawSettings, TransitionForm
-from tfagents_system.transport.segments import Column, Layout, Segment
+from tfagents_system.replay.priorities import NO_ROW
+from tfagents_system.replay.sampling import TransitionForm
 
 B, OBS, N = 16, 3, 4
 OBSERVATION = tf.TensorSpec((OBS,), tf.float32, "observation")
@@ -64,49 +56,6 @@ def test_of_sac_and_its_variants(algorithm: str, attributes: dict[str, Any]) -> 
     assert TD_ERRORS not in update_once(agent, batch.transition(), batch.noise())
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "iqn", "sac_discrete"])
-def test_of_learners_of_values(algorithm: str) -> None:
-    tf.keras.utils.set_random_seed(3)
-    sizes = {"critic_joint_fc_layer_params": (8,), "actor_fc_layer_params": (8,), "value_head_units": 8}
-    agent: Any = agent_of(FakeParams, OBSERVATION, CHOICE, algorithm=algorithm, sac_log_alpha=-1.0, **sizes)
-    rng = np.random.default_rng(0)
-    seen, following = (tf.constant(rng.standard_normal((6, OBS)), tf.float32) for _ in range(2))
-    taken, g = rng.integers(0, N, 6), rng.choice([0.0, 0.81], 6).astype(np.float32)
-    reward, mid, zeros = rng.standard_normal(6).astype(np.float32), tf.ones(6, tf.int32), tf.zeros(6)
-
-    def values(network: Any, observation: Any, **fractions: Any) -> Any:
-        return network(observation, **fractions)[0].numpy()
-
-    critics, targets = agent.critics, agent.targets
-    if algorithm == "iqn":
-        tau, next_tau = (agent.fractions(noise_of(agent), purpose, 6) for purpose in (FRACTIONS, TARGET_FRACTIONS))
-        q = [values(critics[0], seen, tau=tau).mean(1)]
-        next_q = values(targets[0], following, tau=next_tau).mean(1)
-        next_value = next_q.max(1)
-    elif algorithm == "dqn":
-        q, next_q = [values(critics[0], seen)], values(targets[0], following)
-        next_value = next_q[range(6), best(tf.constant(values(critics[0], following)))]
-    else:
-        q = [values(each, seen) for each in critics]
-        log_pi = tf.nn.log_softmax(values(agent.acting.network, following)).numpy()
-        lowest = np.minimum(*(values(each, following) for each in targets))
-        next_value = (np.exp(log_pi) * (lowest - np.exp(-1.0) * log_pi)).sum(1)
-    errors = np.mean([np.abs(reward + g * next_value - each[range(6), taken]) for each in q], axis=0)
-    steps = trajectory.Transition(
-        ts.TimeStep(mid, zeros, zeros + 1, seen),
-        policy_step.PolicyStep(tf.constant(taken, tf.int32)),
-        ts.TimeStep(mid, tf.constant(reward), tf.constant(g), following),
-    )
-    measured = update_once(agent, steps, weight=WEIGHTS)
-    np.testing.assert_allclose(measured[TD_ERRORS][0], errors, rtol=1e-4, atol=1e-5)
-    mean_q = np.mean([each[range(6), taken] for each in q], axis=0)
-    assert float(measured["q_mean"][0]) == pytest.approx((mean_q * WEIGHTS).sum() / WEIGHTS.sum(), rel=1e-4)
-    if algorithm == "dqn":
-        size = np.where(errors < 1, errors**2 / 2, errors - 0.5)
-        assert float(measured["critic_loss"][0]) == pytest.approx((size * WEIGHTS).mean(), rel=1e-4)
-    assert TD_ERRORS not in update_once(agent, steps)
-
-
 def choosing(**attributes: Any) -> Any:
     tf.keras.utils.set_random_seed(1)
     return agent_of(FakeParams, OBSERVATION, CHOICE, algorithm="dqn", critic_joint_fc_layer_params=(8,), **attributes)
@@ -142,39 +91,3 @@ def test_an_agent_that_measures_no_errors_is_refused_with_the_remedy() -> None:
     params.priority_exponent, params.sample_form_ctor = 0.5, TransitionForm
     with pytest.raises(UserError, match="priority_exponent=0.5, and the form of sample_form_ctor does not draw by"):
         check_agent(params, build())
-
-
-@pytest.mark.parametrize(("beta", "value"), [(1.0, 0.1), (0.0, 0.25)])
-def test_the_learned_value_is_the_mean_with_beta_1(tmp_path: Path, beta: float, value: float) -> None:
-    """A reward of 1 in a tenth of all steps. With alpha = 1 and beta = 0: 0.1 (1 - q)^2 = 0.9 q^2."""
-    columns = (Column("observation", (OBS,), "float32"),), (Column("action", (), "int32", count=N),)
-    ring = Ring.open(tmp_path, Layout(*columns), 2000)
-    for number in range(100):
-        rewards = np.zeros(10, np.float32)
-        rewards[number % 10] = 1
-        seen = np.ones((11, OBS), np.float32)
-        given: dict[str, Any] = {"starts_episode": True, "ends_episode": True, "end_of_iteration": False}
-        ring.append(
-            Segment(
-                0,
-                1,
-                number,
-                0,
-                observation=[seen],
-                action=[np.zeros(10, np.int32)],
-                reward=rewards,
-                discount=np.zeros(10, np.float32),
-                **given,
-            )
-        )
-    priorities = Priorities(ring, 1.0)
-    settings = DrawSettings(32, FORM, 50, 0, priorities=priorities, beta=beta, whole_bootstrap=True)
-    agent = choosing(learning_rate={"points": [[0, 1e-2]]})
-    update = BlockUpdate(agent, 32, FORM)
-    update.tell_errors = lambda rows, errors: priorities.measure(rows.ravel(), errors.ravel())
-    rng = np.random.default_rng(0)
-    for k in range(100):
-        agent.critic_optimizer.scheduled_rate.assign(1e-2 * (1.0 - k / 100))
-        update(sampling.draw(ring, rng, settings, 10))
-    found = float(agent.critics[0].acting_values(tf.ones((1, OBS)))[0, 0])
-    assert found == pytest.approx(value, abs=0.02)

@@ -9,23 +9,21 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.acting import action
 from tests.support.fakes import FakeParams, agent_of
-from tests.support.updates import losses_of, noise_of
+from tests.support.updates import losses_of, noise_of, update_once
 from tfagents_system.agents import iqn
 from tfagents_system.agents.agent import make_worker_agent
-from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.dqn import FRACTIONS, TARGET_FRACTIONS
-from tfagents_system.agents.minibatch import Minibatch
-from tfagents_system.agents.noise import Drawing
+from tfagents_system.agents.minibatch import TD_ERRORS, Drawing, Minibatch
 from tfagents_system.errors import UserError
 from tfagents_system.policies.weights import named_variables
 from tfagents_system.policies.worker_policy import make_worker_policy
-from tfagents_system.replay.sampling import TransitionForm
 
 B, OBS, N = 6, 3, 4
 OBSERVATION = tf.TensorSpec((OBS,), tf.float32, "observation")
 ACTION = tensor_spec.BoundedTensorSpec((), tf.int32, 0, N - 1, "action")
 SMALL = {"critic_joint_fc_layer_params": (16,), "actor_fc_layer_params": (16,), "value_head_units": 8}
 ALGORITHMS = ("dqn", "iqn", "sac_discrete")
+WEIGHTS = np.array([1.0, 0.1, 0.7, 0.2, 0.5, 0.9], np.float32)
 
 
 def build(algorithm, **attributes):
@@ -58,6 +56,14 @@ def transition(sample):
         policy_step.PolicyStep(action),
         ts.TimeStep(mid, reward, bootstrap, following),
     )
+
+
+def check_weighted(agent, sample, errors, q, seed=0):
+    """One update with importance weights: its TD errors, and the mean of the values."""
+    measured = update_once(agent, transition(sample), weight=WEIGHTS, seed=seed)
+    np.testing.assert_allclose(measured[TD_ERRORS][0], errors, rtol=1e-3, atol=1e-5)
+    assert float(measured["q_mean"][0]) == pytest.approx((q * WEIGHTS).sum() / WEIGHTS.sum(), rel=1e-3)
+    return measured
 
 
 def quantile_loss(y, theta, tau, kappa):
@@ -121,10 +127,12 @@ def test_iqns_targets_are_of_the_next_action_that_has_the_highest_mean(double_q)
         for b in range(B)
     ]
     losses = agent.losses(Minibatch(transition(sample)), noise)
+    y, q = reward + bootstrap * next_z[range(B), :, best].mean(1), z[range(B), :, action].mean(1)
+    check_weighted(build("iqn", double_q=double_q), sample, np.abs(y - q), q, seed=4)
     told = agent.update(Minibatch(transition(sample)), noise)
     assert float(told["critic_loss"][0]) == pytest.approx(np.mean(expected), rel=1e-3)
     assert float(losses["critic_loss"]) == pytest.approx(np.mean(expected), rel=1e-3)
-    assert float(told["q_mean"][0]) == pytest.approx(z.mean(1)[np.arange(B), action].mean(), rel=1e-3)
+    assert float(told["q_mean"][0]) == pytest.approx(q.mean(), rel=1e-3)
     assert float(told["grad_norm"][0]) > 0.0
 
 
@@ -140,16 +148,10 @@ def test_dqns_loss_is_hubers_of_the_target(double_q, dueling):
     )
     best = (own if double_q else next_q).argmax(1)
     d = reward + bootstrap * next_q[np.arange(B), best] - q[np.arange(B), action]
-    expected = np.where(np.abs(d) <= 1, 0.5 * d * d, np.abs(d) - 0.5).mean()
-    assert float(losses_of(agent, transition(arrays(1)))["critic_loss"]) == pytest.approx(expected, rel=1e-4)
-
-
-def test_dueling_heads_add_the_advantage_less_its_mean():
-    network = build("dqn", dueling=True).critics[0]
-    seen = tf.constant(arrays(1)[0][0])
-    hidden = [layer(network.features(seen)) for layer in network.head_layers]
-    value, advantage = (layer(h).numpy() for layer, h in zip(network.last_layers, hidden, strict=True))
-    np.testing.assert_allclose(network(seen)[0], value + advantage - advantage.mean(1, keepdims=True), atol=1e-5)
+    sizes = np.where(np.abs(d) <= 1, 0.5 * d * d, np.abs(d) - 0.5)
+    assert float(losses_of(agent, transition(arrays(1)))["critic_loss"]) == pytest.approx(sizes.mean(), rel=1e-4)
+    measured = check_weighted(agent, arrays(1), np.abs(d), q[np.arange(B), action])
+    assert float(measured["critic_loss"][0]) == pytest.approx((sizes * WEIGHTS).mean(), rel=1e-4)
 
 
 def test_discrete_sacs_losses_are_expectations_over_actions():
@@ -176,18 +178,8 @@ def test_discrete_sacs_losses_are_expectations_over_actions():
     assert float(losses["critic_loss"]) == pytest.approx(critic_loss, rel=1e-4)
     assert float(losses["actor_loss"]) == pytest.approx(actor_loss, rel=1e-4)
     assert float(losses["alpha_loss"]) == pytest.approx(-0.5 * (entropy - 0.98 * np.log(N)), rel=1e-3)
-
-
-def test_an_update_repeats_itself():
-    def after(seed):
-        agent = build("iqn")
-        told = BlockUpdate(agent, B, TransitionForm(), seed=seed)(arrays(3))
-        return told, [variable.numpy() for variable in agent.variables]
-
-    first, again = after(1), after(1)
-    assert first[0] == again[0] and {"critic_loss", "q_mean", "grad_norm"} <= first[0].keys()
-    for one, other in zip(first[1], again[1], strict=True):
-        np.testing.assert_array_equal(one, other)
+    taken = q[:, rows, action]
+    check_weighted(agent, arrays(1), np.abs(y - taken).mean(0), taken.mean(0))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -211,7 +203,8 @@ def test_dropout_of_the_critics_is_for_updates_and_no_policy_drops_anything(algo
     np.testing.assert_array_equal(first, again)
     critic = agent.critics[0]
     tau = {"tau": tf.fill([B, 8], 0.5)} if algorithm == "iqn" else {}
-    assert not np.array_equal(critic(seen, **tau)[0], critic(seen, **tau)[0]), "an update does"
+    with noise_of(agent).of_dropout():
+        assert not np.array_equal(critic(seen, **tau)[0], critic(seen, **tau)[0]), "an update does"
     policy = make_worker_policy(agent, 0)
     assert policy.inference == "numpy"
     chosen = [action(policy, ts.restart(row), True) for row in seen.numpy()]
@@ -220,9 +213,6 @@ def test_dropout_of_the_critics_is_for_updates_and_no_policy_drops_anything(algo
 
 def test_layer_normalisation_and_dropout_of_the_critics_are_not_the_actors():
     agent = build("sac_discrete", critic_layer_norm=True, critic_dropout=0.5)
-    kinds = [[type(layer).__name__ for layer in network.body.hidden_layers] for network in _actor_and_critics(agent)]
+    networks = [agent.acting.network, *agent.critics, *agent.targets]
+    kinds = [[type(layer).__name__ for layer in network.body.hidden_layers] for network in networks]
     assert kinds == [["Dense"], *[["Dense", "Dropout", "LayerNormalization", "Activation"]] * 4]
-
-
-def _actor_and_critics(agent):
-    return [agent.acting.network, *agent.critics, *agent.targets]

@@ -16,7 +16,7 @@ from tests.support.tiny_agents import (
     with_sgd,
 )
 from tests.support.updates import losses_of, noise_of, update_once
-from tfagents_system.agents.noise import Noise
+from tfagents_system.agents.minibatch import Noise
 from tfagents_system.agents.tqc import quantile_huber_loss
 
 GAMMA, TAU = 0.9, 0.25

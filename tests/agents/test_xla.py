@@ -15,11 +15,6 @@ from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.replay.sampling import TransitionForm
 
 
-@pytest.fixture
-def usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_update, "xla_is_usable", lambda: True)
-
-
 def weights_after(k: int) -> list[np.ndarray]:
     agent = build_quiet()
     BlockUpdate(agent, B, TransitionForm())(block(k))
@@ -45,8 +40,11 @@ def test_it_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any((ours != theirs).any() for ours, theirs in zip(compiled, plain, strict=True)), "it was not used"
 
 
-@pytest.mark.usefixtures("usable")
-def test_what_it_can_not_compile_runs_without_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_it_can_not_compile_runs_without_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(block_update, "xla_is_usable", lambda: True)
+
     def own(x: tf.Tensor) -> tf.Tensor:
         return tf.numpy_function(lambda array: array + 1, [x], tf.float32)
 
@@ -64,6 +62,3 @@ def test_flags_say_where_the_compiler_is_unless_the_user_s_own_do(tmp_path: Path
     own = {"XLA_FLAGS": "--xla_gpu_cuda_data_dir=/opt/cuda --xla_dump_to=/tmp"}
     block_update.add_flags(own, tmp_path)
     assert own["XLA_FLAGS"].split() == ["--xla_gpu_cuda_data_dir=/opt/cuda", "--xla_dump_to=/tmp", fallback]
-    nothing: dict[str, str] = {}
-    block_update.add_flags(nothing, None)
-    assert nothing["XLA_FLAGS"] == fallback

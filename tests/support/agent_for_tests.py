@@ -7,19 +7,11 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
-from tests.support.fakes import agent_of
-from tfagents_system.train_params_base import TrainParamsBase
+from tests.support.fakes import FakeParams, agent_of
 
 B, OBS, ACT = 16, 3, 2
+Params = FakeParams
 ACTION = tensor_spec.BoundedTensorSpec((ACT,), tf.float32, -1.0, 1.0, "action")
-
-
-class Params(TrainParamsBase):
-    actor_fc_layer_params = (16,)
-    critic_joint_fc_layer_params = (16,)
-
-    def env_ctor(self, *args, seed=None, **kwargs):
-        raise AssertionError("not needed")
 
 
 def build(recurrent=False, **attributes):

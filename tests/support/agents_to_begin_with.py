@@ -7,10 +7,10 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from tests.support.checkpoints_for_tests import checkpoints_of
+from tests.support.fakes import FakeParams
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.normalization import ObservationNormalization
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.train_params_base import TrainParamsBase
 
 OBSERVATION = {"touch": tf.TensorSpec((2,), tf.float32), "where": tf.TensorSpec((3,), tf.float32)}
 CAMERA = {**OBSERVATION, "camera": tensor_spec.BoundedTensorSpec((12, 12, 1), tf.uint8, 0, 255)}
@@ -19,16 +19,13 @@ CHOICE = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
 OPTIMIZERS = ("actor_optimizer", "critic_optimizer", "alpha_optimizer")
 
 
-class Params(TrainParamsBase):
+class Params(FakeParams):
     actor_fc_layer_params = (4,)
     critic_joint_fc_layer_params = (5,)
     image_encoder_layers = (2, 2)
     image_encoder_features = 3
     normalize_observations = True
     normalize_rewards = True
-
-    def env_ctor(self, *args, seed=None, **kwargs):
-        raise AssertionError("not needed")
 
 
 def fresh(observation=OBSERVATION, action=ACTION, **attributes):

@@ -6,9 +6,8 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from tests.support.fakes import agent_of
+from tests.support.fakes import FakeParams, agent_of
 from tfagents_system.policies import weights
-from tfagents_system.train_params_base import TrainParamsBase
 
 VECTOR = tf.TensorSpec((3,), tf.float32, "observation")
 
@@ -16,12 +15,9 @@ VECTOR = tf.TensorSpec((3,), tf.float32, "observation")
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
 
 
-class Params(TrainParamsBase):
+class Params(FakeParams):
     actor_fc_layer_params = (16, 16)
     critic_joint_fc_layer_params = (8,)
-
-    def env_ctor(self, *args, seed=None, **kwargs):
-        raise AssertionError("not needed")
 
 
 def build(spec, **attributes):

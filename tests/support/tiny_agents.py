@@ -12,8 +12,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
-from tests.support.fakes import agent_of
-from tfagents_system.train_params_base import TrainParamsBase
+from tests.support.fakes import FakeParams, agent_of
 
 B, OBS, ACT = 6, 3, 2
 OBSERVATION = tf.TensorSpec((OBS,), tf.float32, "observation")
@@ -39,15 +38,12 @@ class LinearCritic(Network):
         return (values[..., 0] if self._num_outputs == 1 else values), network_state
 
 
-class TinyParams(TrainParamsBase):
+class TinyParams(FakeParams):
     discount = 0.9
     target_update_tau = 0.25
     sac_log_alpha = -0.5
     tqc = {"num_quantiles": 4, "num_dropped_quantiles": 1}
     is_centred = False
-
-    def env_ctor(self, *args, seed=None, **kwargs):
-        raise AssertionError("not needed")
 
     def actor_ctor(self, observation_spec, action_spec):
         projection = functools.partial(TanhNormalProjectionNetwork, std_transform=std_clip_transform)

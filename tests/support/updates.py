@@ -8,8 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfagents_system.agents.agent import Agent
-from tfagents_system.agents.minibatch import Measured, Minibatch
-from tfagents_system.agents.noise import Noise
+from tfagents_system.agents.minibatch import Measured, Minibatch, Noise
 from tfagents_system.agents.sac import ACTIONS, NEXT_ACTIONS
 
 

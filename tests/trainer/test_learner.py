@@ -46,7 +46,7 @@ def test_weights_alpha_and_moments_begin_again_and_statistics_and_counters_stay(
         for variable in statistics_of(network):
             variable.assign(tf.fill(variable.shape, 3.0))
     old.log_alpha.assign(-1.5)
-    for optimizer, variables in old.optimized:
+    for optimizer, variables in old.optimized.values():
         optimizer.apply_gradients([(tf.ones_like(variable), variable) for variable in variables])
     before = {part: values(networks) for part, networks in old.networks().items()}
     drawn = {part: values(networks) for part, networks in fresh.networks().items()}
@@ -59,7 +59,7 @@ def test_weights_alpha_and_moments_begin_again_and_statistics_and_counters_stay(
             wanted = was if id(variable) in statistics else new
             np.testing.assert_allclose(variable.numpy(), wanted, rtol=1e-6)
     assert float(old.log_alpha) == TinyParams.sac_log_alpha and int(old.train_step_counter) == 7
-    of_optimizers = [variable.numpy() for optimizer, _ in old.optimized for variable in optimizer.variables()]
+    of_optimizers = [variable.numpy() for optimizer, _ in old.optimized.values() for variable in optimizer.variables()]
     assert len(of_optimizers) > 20 and not any(np.any(value) for value in of_optimizers)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,8 +21,7 @@ from tf_agents.utils import common, eager_utils
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.algorithms import CLONING_WEIGHT, PARTS, clones_behaviour, optimizer_settings
 from tfagents_system.agents.encoder import ImageEncoder
-from tfagents_system.agents.minibatch import Measured, Minibatch
-from tfagents_system.agents.noise import Noise
+from tfagents_system.agents.minibatch import Measured, Minibatch, Noise
 from tfagents_system.agents.normalization import RewardScale, RunningNormalization
 from tfagents_system.checks.rules import Rule, broken, is_number
 from tfagents_system.checks.schedules import Schedule, initial_value, is_schedule, schedulable
@@ -45,7 +44,6 @@ class Acting:
       collect_policy: The one that explores.
       encoder: Of images, in front of the network and shared with the critics; None: there is none.
       encoded_spec: Spec of the network's input.
-      scheduled: Variables of the policies that a run's schedules change, by their attributes.
     """
 
     network: Any
@@ -53,11 +51,13 @@ class Acting:
     collect_policy: tf_policy.TFPolicy
     encoder: ImageEncoder | None = None
     encoded_spec: Any = None
-    scheduled: Mapping[str, tf.Variable] = dataclasses.field(default_factory=dict)
 
 
 class Agent(tf_agent.TFAgent):
     """A TFAgent that says how a minibatch updates it.
+
+    A subclass takes the first four arguments. It raises UserError if the actions are others, or networks that a hook
+    has built can't be used.
 
     Args:
       params: Hyperparameters.
@@ -67,7 +67,6 @@ class Agent(tf_agent.TFAgent):
       is_recurrent: Whether the networks have a memory, and learn from sequences.
 
     Attributes:
-      acting, critics, targets: As given.
       actor: Network that learns to act; None: a critic acts.
       encoder: Of images, shared by actor and critics; None: there is none.
       log_alpha: Logarithm of the entropy coefficient, a scalar variable; None: there is none.
@@ -148,15 +147,15 @@ class Agent(tf_agent.TFAgent):
         raise NotImplementedError
 
     @property
-    def optimized(self) -> list[tuple[Optimizer, list[tf.Variable]]]:
-        """Each optimizer with the variables that it steps."""
+    def optimized(self) -> dict[str, tuple[Optimizer, list[tf.Variable]]]:
+        """By part, its optimizer and the variables that this steps."""
         of_encoder = [] if self.encoder is None else self.encoder.trainable_variables
-        parts = [
-            (self.critic_optimizer, [*self.critic_variables, *of_encoder]),
-            (self.actor_optimizer, self.actor_variables),
-            (self.alpha_optimizer, [self.log_alpha]),
-        ]
-        return [(optimizer, variables) for optimizer, variables in parts if optimizer is not None]
+        parts = {
+            "critic": (self.critic_optimizer, [*self.critic_variables, *of_encoder]),
+            "actor": (self.actor_optimizer, self.actor_variables),
+            "alpha": (self.alpha_optimizer, [self.log_alpha]),
+        }
+        return {part: pair for part, pair in parts.items() if pair[0] is not None}
 
     @property
     def scheduled(self) -> dict[str, tf.Variable]:
@@ -165,13 +164,12 @@ class Agent(tf_agent.TFAgent):
         float32, not trainable; an agent of one's own may have such a mapping, too. Those of the collect policy travel
         with its weights.
         """
-        optimizers = self.critic_optimizer, self.actor_optimizer, self.alpha_optimizer
         rates = {
-            name: optimizer.scheduled_rate
-            for name, optimizer in zip(_RATES, optimizers, strict=True)
+            f"{part}_learning_rate": optimizer.scheduled_rate
+            for part, (optimizer, _) in self.optimized.items()
             if hasattr(optimizer, "scheduled_rate")
         }
-        return {**rates, **self.acting.scheduled}
+        return rates | getattr(self.collect_policy, "rates", {})
 
     # What all algorithms do alike.
 
@@ -245,7 +243,7 @@ class Agent(tf_agent.TFAgent):
                         variable.assign(value)
         if self.log_alpha is not None:
             self.log_alpha.assign(fresh.log_alpha)
-        for optimizer, _ in self.optimized:
+        for optimizer, _ in self.optimized.values():
             for variable in optimizer.variables():
                 variable.assign(tf.zeros_like(variable))
 
@@ -307,11 +305,6 @@ def statistics_of(network: Any) -> list[tf.Variable]:
 # Schedules.
 
 
-def scheduled_variables(agent: Any) -> dict[str, tf.Variable]:
-    """The agent's variables that follow attributes of TrainParams, by the attribute's name."""
-    return dict(getattr(agent, "scheduled", None) or {})
-
-
 def _attribute(params: TrainParamsBase, name: str) -> Any:
     return algorithms.value(params, name) if name in _RATES else getattr(params, name)
 
@@ -322,7 +315,7 @@ def check_scheduled(params: TrainParamsBase, agent: Any) -> None:
     Raises:
       UserError: They do not; all that is wrong at once.
     """
-    variables, findings = scheduled_variables(agent), []
+    variables, findings = getattr(agent, "scheduled", None) or {}, []
     for name in variables:
         if not hasattr(params, name):
             findings.append(f"agent.scheduled has {name!r}, which TrainParams has no attribute for: add it")
@@ -334,21 +327,22 @@ def check_scheduled(params: TrainParamsBase, agent: Any) -> None:
         followed = {*variables, "discount", "priority_beta"}
         if any(rate in variables for rate in _RATES):
             followed.add("learning_rate")
-        wanted = {
-            f"{name} is a schedule": name
-            for name, described in described_by(TrainParamsBase).items()
-            if described.takes_schedule and is_schedule(getattr(params, name))
-        }
+        wanted = {name: "is a schedule" for name in _schedules() if is_schedule(getattr(params, name))}
         if clones_behaviour(params):
-            wanted[f"{CLONING_WEIGHT}={params.behaviour_cloning_weight:g} is for offline updates"] = CLONING_WEIGHT
+            wanted[CLONING_WEIGHT] = f"is {params.behaviour_cloning_weight:g} for offline updates"
         findings += [
-            f"TrainParams.{fact}, but the agent of agent_ctor does not follow it: give it a variable in "
+            f"TrainParams.{name} {fact}, but the agent of agent_ctor does not follow it: give it a variable in "
             f"agent.scheduled[{name!r}], or set another number"
-            for fact, name in wanted.items()
+            for name, fact in wanted.items()
             if name not in followed
         ]
     if findings:
         raise UserError(*findings)
+
+
+def _schedules() -> list[str]:
+    """Attributes that may be schedules."""
+    return [name for name, described in described_by(TrainParamsBase).items() if described.takes_schedule]
 
 
 class ScheduledValues:
@@ -360,19 +354,16 @@ class ScheduledValues:
     """
 
     def __init__(self, params: TrainParamsBase, agent: Any) -> None:
-        variables = scheduled_variables(agent)
-        self._variables = [
-            (name, Schedule.of(_attribute(params, name)), variable) for name, variable in variables.items()
-        ]
-        names = [name for name, described in described_by(TrainParamsBase).items() if described.takes_schedule]
-        values = {name: getattr(params, name, None) for name in dict.fromkeys([*names, *variables])}
-        self._changing = {name: Schedule.of(value) for name, value in values.items() if value and is_schedule(value)}
+        self._variables = dict(getattr(agent, "scheduled", None) or {})
+        self._values = {name: Schedule.of(_attribute(params, name)) for name in self._variables}
+        attributes = {name: getattr(params, name, None) for name in [*_schedules(), *self._variables]}
+        self._changing = {name: Schedule.of(value) for name, value in attributes.items() if is_schedule(value)}
 
     def assign(self, env_steps: int, train_steps: int, iteration: int) -> None:
         """Sets all variables; arguments as of `Schedule.value`, iterations from -1, the offline one."""
-        for name, schedule, variable in self._variables:
+        for name, variable in self._variables.items():
             is_over = name == CLONING_WEIGHT and iteration >= 0
-            variable.assign(0.0 if is_over else schedule.value(env_steps, train_steps, iteration))
+            variable.assign(0.0 if is_over else self._values[name].value(env_steps, train_steps, iteration))
 
     def metrics(self, env_steps: int, train_steps: int, iteration: int) -> dict[str, float]:
         """`schedule/<name>` of each attribute that is a schedule; arguments as of `Schedule.value`."""
@@ -388,58 +379,41 @@ class ScheduledValues:
 def build_optimizer(params: TrainParamsBase, part: str) -> Optimizer:
     """The optimizer of one part with its learning rate. Where that is a schedule, `scheduled_rate` is its variable.
 
+    Adam (Kingma and Ba, arXiv 1412.6980): theta <- theta - rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) +
+    epsilon), the form before the paper's section 2.1. SGD: velocity <- momentum * velocity - rate * gradient, theta <-
+    theta + velocity. Their weight decay is an L2 term: that times the weights joins the gradient.
+
     Args:
       params: `<part>_optimizer` and `<part>_learning_rate` are used.
       part: `critic`, `actor` or `alpha`.
     """
     settings, rate = optimizer_settings(params, part), algorithms.value(params, f"{part}_learning_rate")
-    if not is_schedule(rate):
-        return _optimizer(settings, _not_saved(rate))
-    variable = tf.Variable(initial_value(rate), trainable=False, name=f"{part}_learning_rate")
-    optimizer = _optimizer(settings, lambda: variable)
-    optimizer.scheduled_rate = variable
-    return optimizer
-
-
-def _optimizer(settings: Mapping[str, Any], rate: Any) -> Optimizer:
+    variable = None
+    if is_schedule(rate):
+        variable = tf.Variable(initial_value(rate), trainable=False, name=f"{part}_learning_rate")
+    name, decay = settings["name"], settings["weight_decay"]
     options: dict[str, Any] = {"global_clipnorm": settings["global_clipnorm"]}
-    if settings["name"] == "sgd":
+    if name == "sgd":
         momentum = settings["momentum"]
-        optimizer: Optimizer = Sgd(rate, _not_saved(momentum) if momentum else 0.0, name="SGD", **options)
+        kind, options["momentum"] = tf.keras.optimizers.legacy.SGD, _not_saved(momentum) if momentum else 0.0
     else:
+        kind = AdamW if name == "adamw" else tf.keras.optimizers.legacy.Adam
         options |= {"beta_1": _not_saved(settings["beta_1"]), "beta_2": _not_saved(settings["beta_2"])}
-        kind, name = (AdamW, "AdamW") if settings["name"] == "adamw" else (Adam, "Adam")
-        optimizer = kind(rate, epsilon=settings["epsilon"], name=name, **options)
-    optimizer.weight_decay_share = settings["weight_decay"]
+        options["epsilon"] = settings["epsilon"]
+    names = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+    optimizer = kind(_not_saved(rate if variable is None else variable), name=names[name], **options)
+    if name == "adamw":
+        optimizer.weight_decay_share = decay
+    elif decay:  # Behind the clipping.
+        optimizer.gradient_transformers.append(lambda pairs: [(grad + decay * var, var) for grad, var in pairs])
+    if variable is not None:
+        optimizer.scheduled_rate = variable
     return optimizer
 
 
-def _not_saved(number: float) -> Callable[[], float]:
+def _not_saved(number: Any) -> Callable[[], Any]:
     """A number outside checkpoints: Keras would save it, and a resumed run would keep its original value."""
     return lambda: number
-
-
-class _L2Term:
-    """An optimizer where `weight_decay_share` times the weights joins the gradient."""
-
-    weight_decay_share = 0.0
-
-    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None) -> tf.Operation:
-        if self.weight_decay_share:
-            grad += self.weight_decay_share * var
-        return super()._resource_apply_dense(grad, var, apply_state)  # type: ignore[misc]
-
-
-class Adam(_L2Term, tf.keras.optimizers.legacy.Adam):
-    """Adam (Kingma and Ba, arXiv 1412.6980) with an L2 term.
-
-    theta <- theta - rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon), the form before the paper's
-    section 2.1.
-    """
-
-
-class Sgd(_L2Term, tf.keras.optimizers.legacy.SGD):
-    """velocity <- momentum * velocity - rate * gradient, theta <- theta + velocity, with an L2 term."""
 
 
 class AdamW(tf.keras.optimizers.legacy.Adam):

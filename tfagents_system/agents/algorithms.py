@@ -58,15 +58,14 @@ def _of_values(agent: str, why_one_critic: str) -> Algorithm:
     )
 
 
+_TWO_CRITICS = {
+    "num_critics": "it has two critics",
+    "num_target_critics": "it has two critics",
+    "actor_update_period": "its actor is updated each time",
+}
+
 ALGORITHMS: dict[str, Algorithm] = {
-    "sac": Algorithm(
-        "sac.Sac",
-        {
-            "num_critics": "it has two critics",
-            "num_target_critics": "it has two critics",
-            "actor_update_period": "its actor is updated each time",
-        },
-    ),
+    "sac": Algorithm("sac.Sac", _TWO_CRITICS),
     "redq": Algorithm("redq.Redq"),
     "droq": Algorithm("redq.Redq"),
     "tqc": Algorithm(
@@ -86,11 +85,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "iqn": _of_values("iqn.Iqn", "it has one network of quantiles and no actor"),
     "sac_discrete": Algorithm(
         "sac_discrete.SacDiscrete",
-        {
-            "num_critics": "it has two critics",
-            "num_target_critics": "it has two critics",
-            "actor_update_period": "its actor is updated each time",
-        },
+        _TWO_CRITICS,
         why_not_recurrent=_NO_MEMORY,
         actions="discrete",
         takes_bootstrap_factor=True,

@@ -5,16 +5,14 @@ Critics know nothing of actions that the data lack, and an actor that trusts the
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
 
-from tfagents_system.agents.algorithms import CLONING_WEIGHT, clones_behaviour
+from tfagents_system.agents.algorithms import CLONING_WEIGHT
 from tfagents_system.train_params_base import TrainParamsBase
 
 
-@dataclasses.dataclass(frozen=True)
 class BehaviourCloning:
     """The term of the loss. TensorFlow does not look into this class: checkpoints have no weight of the term.
 
@@ -22,14 +20,8 @@ class BehaviourCloning:
       weight: float32 scalar, which follows from the position in the run alone.
     """
 
-    weight: tf.Variable
-
-    @classmethod
-    def of(cls, params: TrainParamsBase) -> BehaviourCloning | None:
-        """The term of a run; None: it has none."""
-        if not clones_behaviour(params):
-            return None
-        return cls(tf.Variable(params.behaviour_cloning_weight, dtype=tf.float32, trainable=False, name=CLONING_WEIGHT))
+    def __init__(self, params: TrainParamsBase) -> None:
+        self.weight = tf.Variable(params.behaviour_cloning_weight, False, dtype=tf.float32, name=CLONING_WEIGHT)
 
     def term(self, value: tf.Tensor, actions: Any, taken: Any) -> tf.Tensor:
         """Weight * mean|Q| |a_pi - a|^2, with the mean of the squares over the numbers of an action, `[B, (T,)]`.

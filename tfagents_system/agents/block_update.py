@@ -3,7 +3,7 @@
 What makes an update fast, each part where it stands:
 
 - One graph a block: a loop over its K minibatches inside one function, on a GPU compiled by XLA (this file).
-- log pi comes from the noise that made an action, not back through the inverse of tanh (noise.py), and the loss of
+- log pi comes from the noise that made an action, not back through the inverse of tanh (minibatch.py), and the loss of
   alpha takes that of the actor's loss: TF-Agents' SacAgent evaluates the actor a third time (sac.py).
 - The actor's first half does not wait for the critics: with two or more CPUs both run side by side (sac.py).
 - Adam is one fused operation a variable, and so is a step of a target (agent.py).
@@ -35,8 +35,7 @@ from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 from tfagents_system.agents.agent import Agent, check_scheduled
 from tfagents_system.agents.iteration_counts import prior_samples
 from tfagents_system.agents.layers import VALUE_LAYER
-from tfagents_system.agents.minibatch import TD_ERRORS, Measured, Minibatch, MinibatchArrays, all_measured
-from tfagents_system.agents.noise import Noise
+from tfagents_system.agents.minibatch import TD_ERRORS, Measured, Minibatch, MinibatchArrays, Noise, all_measured
 from tfagents_system.agents.normalization import RunningStatistics
 from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase
@@ -52,28 +51,15 @@ class DivergedError(Exception):
     """Training has diverged: a loss or a weight is not finite, or a weight has exploded."""
 
 
-class OwnTrain:
-    """The update of any TFAgent: its own `train`.
+def own_train(agent: tf_agent.TFAgent, minibatch: Minibatch, noise: Noise) -> Measured:
+    """The update of any TFAgent: its own `train`; what that reports beside the loss, by name.
 
     It can't leave out steps of a sequence: padded sequences get weight 0.
     """
-
-    optimized = ()  # Nobody knows what its optimizers step.
-
-    def __init__(self, agent: tf_agent.TFAgent) -> None:
-        self._agent = agent
-
-    def update(self, minibatch: Minibatch, noise: Noise) -> Measured:
-        """What its `train` reports beside the loss, by name."""
-        del noise  # It draws its own.
-        info = self._agent.train(minibatch.experience, weights=of_whole_sequences(minibatch.weight))
-        return all_measured({"loss": info.loss} | _scalars(info.extra))
-
-    def losses(self, minibatch: Minibatch, noise: Noise) -> dict[str, tf.Tensor]:
-        """What its `loss` reports."""
-        del noise
-        info = self._agent.loss(minibatch.experience, weights=of_whole_sequences(minibatch.weight), training=False)
-        return _scalars(info.extra)
+    del noise  # It draws its own.
+    info = agent.train(minibatch.experience, weights=of_whole_sequences(minibatch.weight))
+    named = info.extra._asdict() if hasattr(info.extra, "_asdict") else {}
+    return all_measured({"loss": info.loss} | {name: value for name, value in named.items() if value.shape.rank == 0})
 
 
 def of_whole_sequences(weight: tf.Tensor | None) -> tf.Tensor | None:
@@ -82,12 +68,6 @@ def of_whole_sequences(weight: tf.Tensor | None) -> tf.Tensor | None:
         return None
     is_whole = tf.cast(tf.reduce_all(weight > 0.0, axis=1), tf.float32)
     return is_whole / tf.maximum(tf.reduce_mean(is_whole), 1e-6)
-
-
-def _scalars(extra: Any) -> dict[str, tf.Tensor]:
-    """The losses that an agent reports beside their sum, by name."""
-    named = extra._asdict() if hasattr(extra, "_asdict") else {}
-    return {name: value for name, value in named.items() if value.shape.rank == 0}
 
 
 class BlockUpdate:
@@ -107,8 +87,7 @@ class BlockUpdate:
       prior_samples: How many samples of a minibatch come as arrays of their own, behind those of the others.
 
     Raises:
-      UserError: Burn-in or priorities are wanted for an agent that is trained by its own `train`, or measuring for one
-        that has no losses apart from that.
+      UserError: Burn-in, priorities or measuring are wanted of an agent that is trained by its own `train`.
 
     Attributes:
       kind: `fused` or `generic`, followed by `bfloat16` if that is used; for display.
@@ -130,43 +109,22 @@ class BlockUpdate:
     ) -> None:
         self._agent, self._seed = agent, seed
         self._is_fused = isinstance(agent, Agent)
-        self._update = agent if self._is_fused else OwnTrain(agent)
+        self._update = agent.update if self._is_fused else functools.partial(own_train, agent)
         self._is_bfloat16 = matmul_precision == "bfloat16"
         self.kind = ("fused" if self._is_fused else "generic") + (" bfloat16" if self._is_bfloat16 else "")
-        if not self._is_fused:
-            _check_own_train(agent, form)
+        if self._is_fused:
+            _make_slots(agent)
+        else:
+            _check_own_train(agent, form, measures)
         self._is_prioritized = form.is_prioritized
         self.tell_errors: Callable[[np.ndarray, np.ndarray], None] | None = None
         self._arrays = MinibatchArrays(agent, form, batch_size)
-        minibatch = self._arrays.specs
-        _make_slots(self._update)
-        # Traced before the loop, because only the trace reveals the losses' names and number.
-        update = self._compiled(self._step)
-        zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs[0])
-        statistics = RunningStatistics(agent)
-        parts = 2 if prior_samples else 1
-
-        def train_block(arrays: list[tf.Tensor]) -> tuple[Measured, list[tf.Tensor], tf.Tensor]:
-            num_minibatches = tf.shape(arrays[0])[0]
-            for part in range(parts):
-                self._update_statistics(arrays[part * len(minibatch) :][: len(minibatch)], statistics)
-            sums, errors = zeros, [tf.TensorArray(tf.float32, num_minibatches) for _ in update.structured_outputs[1]]
-
-            def step(k: tf.Tensor, sums: Measured, errors: list[tf.TensorArray]) -> tuple[Any, ...]:
-                measured, td_errors = update(_joined([array[k] for array in arrays], parts))
-                written = [array.write(k, values) for array, values in zip(errors, td_errors, strict=True)]
-                return k + 1, tf.nest.map_structure(tf.add, sums, measured), written
-
-            _, sums, errors = tf.while_loop(lambda k, *_: k < num_minibatches, step, (0, sums, errors))
-            return sums, [array.stack() for array in errors], self._weights_are_sane()
-
+        sizes = [batch_size - prior_samples, prior_samples] if prior_samples else [batch_size]
         self.block_spec = [
-            tf.TensorSpec((None, size, *spec.shape[1:]), spec.dtype)
-            for size in ([batch_size - prior_samples, prior_samples] if prior_samples else [batch_size])
-            for spec in minibatch
+            tf.TensorSpec((None, size, *spec.shape[1:]), spec.dtype) for size in sizes for spec in self._arrays.specs
         ]
-        self._train_block = self._compiled_block(train_block)
-        self._measure_block = self._compiled_measuring(parts) if measures else None
+        self._train_block = self._compiled_training(len(sizes))
+        self._measure_block = self._compiled_measuring(len(sizes)) if measures else None
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
         """Runs one update for each of the K minibatches, in order.
@@ -182,8 +140,7 @@ class BlockUpdate:
         Raises:
           DivergedError: A loss or a weight is not finite, or a weight is beyond 1e8: the agent can't be used any more.
         """
-        with _as_diverged_error():
-            sums, errors, is_sane = self._train_block([tf.convert_to_tensor(array) for array in arrays])
+        sums, errors, is_sane = _run(self._train_block, arrays)
         numbers = {name: float(total) / float(count) for name, (total, count) in sums.items() if float(count) > 0}
         _check_finite(numbers)
         if not is_sane:
@@ -199,15 +156,13 @@ class BlockUpdate:
           arrays: As of a call.
 
         Returns:
-          As of a call, without `loss`.
+          As of a call.
 
         Raises:
           DivergedError: A loss is not finite.
         """
         assert self._measure_block is not None, "made without `measures`"
-        with _as_diverged_error():
-            losses = self._measure_block([tf.convert_to_tensor(array) for array in arrays])
-        numbers = {name: float(loss) for name, loss in losses.items()}
+        numbers = {name: float(loss) for name, loss in _run(self._measure_block, arrays).items()}
         _check_finite(numbers)
         return numbers
 
@@ -228,7 +183,7 @@ class BlockUpdate:
         """One update: what it has measured, and apart from that the TD errors where there are priorities."""
         noise = Noise(self._seed, self._agent.train_step_counter)
         with noise.of_dropout():
-            measured = dict(self._update.update(minibatch, noise))
+            measured = dict(self._update(minibatch, noise))
         if not self._is_prioritized:
             return measured, []
         if TD_ERRORS not in measured:
@@ -241,7 +196,7 @@ class BlockUpdate:
     def _losses(self, minibatch: Minibatch) -> dict[str, tf.Tensor]:
         noise = Noise(self._seed ^ _HELD_OUT_SEED, self._agent.train_step_counter)
         with noise.of_dropout():
-            return self._update.losses(minibatch, noise)
+            return self._agent.losses(minibatch, noise)
 
     def _compiled(self, step: Callable[[Minibatch], Any]) -> Any:
         """A compiled function of a minibatch's arrays."""
@@ -253,15 +208,36 @@ class BlockUpdate:
             # The agent's own `train` may hold anything.
             return concrete_function(update, [self._arrays.specs], by_xla=self._is_fused)
 
+    def _compiled_training(self, parts: int) -> Any:
+        # Traced before the loop, because only the trace reveals the losses' names and number.
+        update, statistics = self._compiled(self._step), RunningStatistics(self._agent)
+        zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs[0])
+        length = len(self._arrays.specs)
+
+        def train_block(arrays: list[tf.Tensor]) -> tuple[Measured, list[tf.Tensor], tf.Tensor]:
+            num_minibatches = tf.shape(arrays[0])[0]
+            for part in range(parts):
+                self._update_statistics(arrays[part * length :][:length], statistics)
+            errors = [tf.TensorArray(tf.float32, num_minibatches) for _ in update.structured_outputs[1]]
+
+            def step(k: tf.Tensor, sums: Measured, errors: list[tf.TensorArray]) -> tuple[Any, ...]:
+                measured, td_errors = update(_joined([array[k] for array in arrays], parts))
+                written = [array.write(k, values) for array, values in zip(errors, td_errors, strict=True)]
+                return k + 1, tf.nest.map_structure(tf.add, sums, measured), written
+
+            _, sums, errors = tf.while_loop(lambda k, *_: k < num_minibatches, step, (0, zeros, errors))
+            return sums, [array.stack() for array in errors], self._weights_are_sane()
+
+        return self._compiled_block(train_block)
+
     def _compiled_measuring(self, parts: int) -> Any:
-        losses_of: Any = None
-        with contextlib.suppress(NotImplementedError):
+        try:
             losses_of = self._compiled(self._losses)
-        if losses_of is None or not losses_of.structured_outputs:
+        except NotImplementedError:
             raise UserError(
-                f"validation_share is not possible, {type(self._agent).__name__} has no losses that can be measured "
+                f"validation_share is not possible, {type(self._agent).__name__} has no `losses` that can be measured "
                 "without learning: set it to 0"
-            )
+            ) from None
         specs = tf.nest.map_structure(lambda loss: tf.TensorSpec((), loss.dtype), losses_of.structured_outputs)
 
         def measure_block(arrays: list[tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -320,16 +296,17 @@ def check_agent(params: TrainParamsBase, agent: tf_agent.TFAgent) -> None:
     make_block_update(params, agent)
 
 
-def _check_own_train(agent: tf_agent.TFAgent, form: SampleForm) -> None:
+def _check_own_train(agent: tf_agent.TFAgent, form: SampleForm, measures: bool) -> None:
     """What an agent's own `train` does not do must not be wanted."""
-    needs = {
-        f"recurrent.burn_in={form.burn_in}": (form.burn_in > 0, 0),
-        "priority_exponent": (form.is_prioritized, None),
-    }
+    needs = (
+        (f"recurrent.burn_in={form.burn_in}", form.burn_in > 0, 0),
+        ("priority_exponent", form.is_prioritized, None),
+        ("validation_share", measures, 0),
+    )
     findings = [
         f"{name} is not possible, {type(agent).__name__} is trained by its own train: set it to {without}, or choose "
         "an algorithm of the toolkit's own"
-        for name, (is_needed, without) in needs.items()
+        for name, is_needed, without in needs
         if is_needed
     ]
     if findings:
@@ -345,9 +322,9 @@ def _joined(arrays: Sequence[tf.Tensor], parts: int) -> list[tf.Tensor]:
     return [tf.concat(pair, 0) for pair in zip(arrays[:count], arrays[count:], strict=True)]
 
 
-def _make_slots(update: Any) -> None:
+def _make_slots(agent: Agent) -> None:
     """Makes the optimizers' variables, as their first step would: a tf.function that makes some is traced twice."""
-    for optimizer, variables in update.optimized:
+    for optimizer, variables in agent.optimized.values():
         with tf.name_scope(optimizer._name):
             optimizer._create_all_weights(variables)
 
@@ -357,11 +334,10 @@ def _check_finite(losses: Mapping[str, float]) -> None:
         raise DivergedError(", ".join(f"{name} is {value}" for name, value in wrong.items()))
 
 
-@contextlib.contextmanager
-def _as_diverged_error() -> Iterator[None]:
-    """Turns what tf.debugging.check_numerics raises inside a function into DivergedError."""
+def _run(function: Callable[[list[tf.Tensor]], Any], arrays: Sequence[np.ndarray]) -> Any:
+    """A compiled function of a block; what tf.debugging.check_numerics raises in it is a DivergedError."""
     try:
-        yield
+        return function([tf.convert_to_tensor(array) for array in arrays])
     except tf.errors.InvalidArgumentError as error:
         # The first line of TensorFlow's long message that says `Critic loss is inf or nan`.
         lines = [line for line in error.message.splitlines() if "inf or nan" in line.lower()]

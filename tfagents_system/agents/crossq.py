@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfagents_system.agents.minibatch import Steps
-from tfagents_system.agents.noise import Noise
+from tfagents_system.agents.minibatch import Noise, Steps
 from tfagents_system.agents.sac import Sac, lowest
 
 

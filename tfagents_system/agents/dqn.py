@@ -5,7 +5,6 @@ Double: van Hasselt et al., arXiv 1509.06461. Dueling: Wang et al., arXiv 1511.0
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -14,16 +13,13 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.agent import Acting, Agent
 from tfagents_system.agents.encoder import ObservationPipeline
-from tfagents_system.agents.minibatch import TD_ERRORS, Measured, Minibatch, all_measured, weighted_mean
+from tfagents_system.agents.minibatch import TD_ERRORS, Measured, Minibatch, Noise, all_measured, weighted_mean
 from tfagents_system.agents.networks import (
     ExploringPolicy,
     ScorePolicy,
     best,
     build_value_network,
-    exploration_rates,
-    num_actions,
 )
-from tfagents_system.agents.noise import Noise
 from tfagents_system.train_params_base import TrainParamsBase
 
 _SHIFTS, _NEXT_SHIFTS, FRACTIONS, TARGET_FRACTIONS = range(4)  # Purposes of random numbers.
@@ -47,6 +43,10 @@ class Sample(NamedTuple):
     next_observation: Any
     weight: tf.Tensor | None
 
+    def mean(self, per_sample: tf.Tensor) -> tf.Tensor:
+        """Over the batch, weighted."""
+        return tf.reduce_mean(per_sample if self.weight is None else per_sample * self.weight)
+
 
 class CriticLoss(NamedTuple):
     """What each sample says of the critics, `[B]` each.
@@ -62,41 +62,86 @@ class CriticLoss(NamedTuple):
     td_errors: tf.Tensor
 
 
-class Dqn(Agent):
-    """One network of the values of all n actions, which acts with the epsilons of the params.
+class ValueLearner(Agent):
+    """The update of critics that know the values of all n actions."""
 
-    Args:
-      params: Hyperparameters; double unless they say otherwise.
-      time_step_spec, action_spec, train_step: As of `TrainParamsBase.agent_ctor`; the action is an int32 scalar.
+    def __init__(
+        self,
+        params: TrainParamsBase,
+        specs: tuple[Any, Any],
+        train_step: tf.Variable,
+        acting: Acting,
+        critics: list[Any],
+    ) -> None:
+        targets = [build_value_network(params, *specs, f"TargetCritic{k}") for k in range(len(critics))]
+        super().__init__(params, *specs, train_step, acting, critics, targets)
+        self._pipeline = ObservationPipeline(params, critics[0].body.images, specs[0].observation)
 
-    Raises:
-      UserError: Actions are not n discrete ones.
-    """
+    def critic_loss(self, sample: Sample, noise: Noise, training: bool) -> CriticLoss:
+        """The algorithm's."""
+        raise NotImplementedError
 
-    @staticmethod
-    def build_acting(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any) -> Acting:
-        network, rates = build_critic(params, time_step_spec, action_spec, "ValueNetwork"), exploration_rates(params)
-        specs = time_step_spec, action_spec, network
-        return Acting(network, ScorePolicy(*specs), ExploringPolicy(*specs, rates), scheduled=rates)
+    def step_actor(self, sample: Sample) -> dict[str, tf.Tensor]:
+        """Steps an actor, if there is one, after the critics; its losses."""
+        del sample
+        return {}
 
-    def __init__(self, params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable) -> None:
-        acting = self.build_acting(params, time_step_spec, action_spec)
-        target = build_critic(params, time_step_spec, action_spec, "TargetCritic0")
-        super().__init__(params, time_step_spec, action_spec, train_step, acting, [acting.network], [target])
-        self._pipeline = ObservationPipeline(params, acting.network.body.images, time_step_spec.observation)
-        self.double_q = bool(algorithms.value(params, "double_q"))
+    def actor_losses(self, sample: Sample) -> dict[str, tf.Tensor]:
+        """Its losses without learning."""
+        del sample
+        return {}
 
     def update(self, minibatch: Minibatch, noise: Noise) -> Measured:
-        """Returns `critic_loss`, `q_mean` and `grad_norm`; with importance weights `TD_ERRORS`, too."""
-        sample = sample_of(self, self._pipeline, minibatch, noise)
-        measured = step_critics(self, sample, lambda: self.critic_loss(sample, noise, training=True))
+        """Returns `critic_loss`, `q_mean`, `grad_norm` and an actor's losses; with importance weights `TD_ERRORS`."""
+        sample = self._sample_of(minibatch, noise)
+
+        def loss_of() -> tuple[tf.Tensor, CriticLoss]:
+            found = self.critic_loss(sample, noise, training=True)
+            return sample.mean(found.loss), found
+
+        (loss, found), gradients = self.minimize(loss_of, self.critic_variables, self.critic_optimizer, "Critic")
+        measured = {
+            "critic_loss": loss,
+            "q_mean": weighted_mean(tf.stop_gradient(found.q), sample.weight),
+            "grad_norm": tf.linalg.global_norm(gradients),
+        }
+        if sample.weight is not None:
+            measured[TD_ERRORS] = found.td_errors
+        measured |= self.step_actor(sample)
         self.train_step_counter.assign_add(1)
         self.move_targets()
         return all_measured(measured)
 
     def losses(self, minibatch: Minibatch, noise: Noise) -> dict[str, tf.Tensor]:
-        sample = sample_of(self, self._pipeline, minibatch)
-        return critic_losses(self.critic_loss(sample, noise, training=False), sample)
+        sample = self._sample_of(minibatch)
+        found = self.critic_loss(sample, noise, training=False)
+        losses = {"critic_loss": sample.mean(found.loss), "q_mean": weighted_mean(found.q, sample.weight)}
+        return losses | self.actor_losses(sample)
+
+    def _sample_of(self, minibatch: Minibatch, noise: Noise | None = None) -> Sample:
+        """The minibatch; `noise` shifts its images at random."""
+        time_steps, policy_steps, following = self.as_transition(minibatch.experience)
+        if noise is not None:
+            time_steps = self._pipeline.shifted(time_steps, noise.of(_SHIFTS))
+            following = self._pipeline.shifted(following, noise.of(_NEXT_SHIFTS))
+        reward, bootstrap = following.reward, following.discount
+        seen = time_steps.observation, policy_steps.action
+        return Sample(*seen, reward, bootstrap, following.observation, minibatch.weight)
+
+
+class Dqn(ValueLearner):
+    """One network of the values of all n actions, which acts with the epsilons of the params; double by default."""
+
+    @staticmethod
+    def build_acting(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any) -> Acting:
+        network = build_value_network(params, time_step_spec, action_spec, "ValueNetwork")
+        specs = time_step_spec, action_spec, network
+        return Acting(network, ScorePolicy(*specs), ExploringPolicy(*specs, params))
+
+    def __init__(self, params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable) -> None:
+        acting = self.build_acting(params, time_step_spec, action_spec)
+        super().__init__(params, (time_step_spec, action_spec), train_step, acting, [acting.network])
+        self.double_q = bool(algorithms.value(params, "double_q"))
 
     def critic_loss(self, sample: Sample, noise: Noise, training: bool) -> CriticLoss:
         """Huber's loss of y - Q(s, a), y = r + g * Q_target(s', a'), a' the best action of the online network.
@@ -113,51 +158,6 @@ class Dqn(Agent):
         return CriticLoss(huber(td_target - q), q, tf.abs(td_target - tf.stop_gradient(q)))
 
 
-def build_critic(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any, name: str) -> Any:
-    """A network of the values of all actions."""
-    units, count = tuple(params.critic_joint_fc_layer_params), num_actions(params, action_spec)
-    return build_value_network(params, time_step_spec.observation, count, units, name)
-
-
-def sample_of(agent: Agent, pipeline: ObservationPipeline, minibatch: Minibatch, noise: Noise | None = None) -> Sample:
-    """The minibatch; `noise` shifts its images at random."""
-    time_steps, policy_steps, next_time_steps = agent.as_transition(minibatch.experience)
-    if noise is not None:
-        time_steps = pipeline.shifted(time_steps, noise.of(_SHIFTS))
-        next_time_steps = pipeline.shifted(next_time_steps, noise.of(_NEXT_SHIFTS))
-    return Sample(
-        time_steps.observation,
-        policy_steps.action,
-        next_time_steps.reward,
-        next_time_steps.discount,
-        next_time_steps.observation,
-        minibatch.weight,
-    )
-
-
-def step_critics(agent: Agent, sample: Sample, loss_of: Callable[[], CriticLoss]) -> dict[str, tf.Tensor]:
-    """One step of the critics; its losses, and with importance weights the TD errors."""
-
-    def total_of() -> tuple[Any, ...]:
-        loss, *others = loss_of()
-        return mean(loss, sample.weight), *others
-
-    (total, q, td_errors), gradients = agent.minimize(
-        total_of, agent.critic_variables, agent.critic_optimizer, "Critic"
-    )
-    measured = {
-        "critic_loss": total,
-        "q_mean": weighted_mean(tf.stop_gradient(q), sample.weight),
-        "grad_norm": tf.linalg.global_norm(gradients),
-    }
-    return measured if sample.weight is None else measured | {TD_ERRORS: td_errors}
-
-
-def critic_losses(found: CriticLoss, sample: Sample) -> dict[str, tf.Tensor]:
-    """Of held-out experience."""
-    return {"critic_loss": mean(found.loss, sample.weight), "q_mean": weighted_mean(found.q, sample.weight)}
-
-
 def of_actions(values: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """The values of one action each: from `[B, ..., n]` and `[B]` to `[B, ...]`.
 
@@ -165,11 +165,6 @@ def of_actions(values: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """
     mask = tf.one_hot(actions, values.shape[-1])
     return tf.reduce_sum(values * (mask[:, None, :] if values.shape.rank == 3 else mask), axis=-1)
-
-
-def mean(per_sample: tf.Tensor, weight: tf.Tensor | None) -> tf.Tensor:
-    """Over the batch, weighted."""
-    return tf.reduce_mean(per_sample if weight is None else per_sample * weight)
 
 
 def huber(errors: tf.Tensor) -> tf.Tensor:

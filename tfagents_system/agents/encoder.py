@@ -16,8 +16,8 @@ from tf_agents.networks import network, utils
 from tf_agents.networks.encoding_network import EncodingNetwork
 from tf_agents.utils import nest_utils
 
-from tfagents_system.agents.minibatch import Views, of_critics
-from tfagents_system.agents.noise import Drawing
+from tfagents_system.agents.layers import as_vector, layer_norm
+from tfagents_system.agents.minibatch import Drawing, Views
 from tfagents_system.envs.history import is_image, seen_by_actor
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
@@ -93,32 +93,6 @@ class ImageEncoder(network.Network):
         return tf.nest.pack_sequence_as(observation, leaves), network_state
 
 
-class EncodedActor(network.DistributionNetwork):
-    """The actor behind the encoder: from environments' observations to distributions of actions.
-
-    Args:
-      encoder: Is not trained through this network.
-      actor: Over the encoder's features.
-    """
-
-    def __init__(self, encoder: ImageEncoder, actor: network.DistributionNetwork) -> None:
-        super().__init__(
-            input_tensor_spec=encoder.input_tensor_spec,
-            state_spec=actor.state_spec,
-            output_spec=actor.output_spec,
-            name="EncodedActor",
-        )
-        self._encoder = encoder
-        self._actor = actor
-
-    def call(
-        self, observation: Any, step_type: Any = None, network_state: Any = (), training: bool = False
-    ) -> tuple[Any, Any]:
-        """Distributions, and the actor's next state."""
-        encoded, _ = self._encoder(observation)
-        return self._actor(encoded, step_type=step_type, network_state=network_state, training=training)
-
-
 class ImageTrunk(tf.keras.layers.Layer):
     """From the features of an image to a vector: a dense layer, layer normalisation, tanh.
 
@@ -128,13 +102,11 @@ class ImageTrunk(tf.keras.layers.Layer):
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        self._dense = tf.keras.layers.Dense(units, kernel_initializer="orthogonal")
-        self._norm = tf.keras.layers.LayerNormalization(epsilon=1e-5)
+        self._dense, self._norm = tf.keras.layers.Dense(units, kernel_initializer="orthogonal"), layer_norm()
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """From `[B, h, w, n]` to `[B, units]`."""
-        flat = tf.reshape(inputs, [tf.shape(inputs)[0], inputs.shape[1:].num_elements()])
-        return tf.tanh(self._norm(self._dense(flat)))
+        return tf.tanh(self._norm(self._dense(as_vector(inputs))))
 
 
 class ObservationPipeline:
@@ -185,14 +157,6 @@ class ObservationPipeline:
         if self._actor_observations is not None:
             encoded = Views(seen_by_actor(observation, self._actor_observations), encoded)
         return time_steps._replace(observation=encoded)
-
-    def features(self, time_steps: Any) -> list[tf.Tensor]:
-        """What the encoder has made of images, in encoded time steps."""
-        if self._encoder is None:
-            return []
-        specs = tf.nest.flatten(self._encoder.encoded_spec)
-        leaves = tf.nest.flatten(of_critics(time_steps).observation)
-        return [leaf for leaf, spec in zip(leaves, specs, strict=True) if is_features(spec)]
 
 
 def shift(images: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
@@ -271,10 +235,7 @@ class FlattenedLeaf(tf.keras.layers.Layer):
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """From `[B, ...]` to `[B, n]`."""
-        values = tf.cast(inputs, tf.float32)
-        if self.is_picture:
-            values /= 255.0
-        return tf.reshape(values, [tf.shape(inputs)[0], inputs.shape[1:].num_elements()])
+        return as_vector(inputs) / 255.0 if self.is_picture else as_vector(inputs)
 
 
 def _leaf_layer(params: TrainParamsBase, spec: tf.TensorSpec) -> tf.keras.layers.Layer:

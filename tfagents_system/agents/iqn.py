@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.dqn import FRACTIONS, TARGET_FRACTIONS, CriticLoss, Dqn, Sample, of_actions
+from tfagents_system.agents.minibatch import Drawing, Noise
 from tfagents_system.agents.networks import best
-from tfagents_system.agents.noise import Drawing, Noise
 from tfagents_system.train_params_base import TrainParamsBase
 
 

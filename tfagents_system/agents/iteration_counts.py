@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fractions
 import math
-from typing import Any
+
+from tfagents_system.train_params_base import TrainParamsBase
 
 
 def updates_due(steps: int, updates_per_env_step: float) -> int:
@@ -12,79 +13,75 @@ def updates_due(steps: int, updates_per_env_step: float) -> int:
     return math.floor(fractions.Fraction(str(updates_per_env_step)) * steps)
 
 
-def updates_ratio(params: Any) -> float | None:
+def updates_ratio(params: TrainParamsBase) -> float | None:
     """Updates per environment step in lock-step; None: an iteration's number of updates is fixed."""
     if params.asynchronous:
         return None
     if params.updates_per_env_step is None and params.env_steps_per_iter is not None:
         return 1.0
-    ratio: float | None = params.updates_per_env_step
-    return ratio
+    return params.updates_per_env_step
 
 
-def most_updates_per_env_step(params: Any) -> float:
+def most_updates_per_env_step(params: TrainParamsBase) -> float:
     """Updates that are allowed for each environment step with `asynchronous`."""
     return float(1.0 if params.updates_per_env_step is None else params.updates_per_env_step)
 
 
-def least_updates_per_env_step(params: Any) -> float | None:
+def least_updates_per_env_step(params: TrainParamsBase) -> float | None:
     """Updates for each environment step that workers wait for, with `asynchronous`; None: they wait for none."""
-    least: float | None = params.min_updates_per_env_step if params.asynchronous else None
-    return least
+    return params.min_updates_per_env_step if params.asynchronous else None
 
 
-def ratio_of_run(params: Any) -> float | None:
+def ratio_of_run(params: TrainParamsBase) -> float | None:
     """Updates for each environment step, in lock-step or at most; None: an iteration's number of updates is fixed."""
     return most_updates_per_env_step(params) if params.asynchronous else updates_ratio(params)
 
 
-def updates_of_iteration(params: Any) -> int | None:
+def updates_of_iteration(params: TrainParamsBase) -> int | None:
     """Updates of an iteration; None where its experience decides, see `updates_ratio`."""
     if params.asynchronous and params.env_steps_per_iter is not None:
         return max(1, updates_due(params.env_steps_per_iter, most_updates_per_env_step(params)))
     return params.updates_per_iter if updates_ratio(params) is None else None
 
 
-def steps_of_run(params: Any) -> int | None:
+def steps_of_run(params: TrainParamsBase) -> int | None:
     """Environment steps of the whole run, without random episodes; None where they depend on how long episodes are."""
     if params.env_steps_per_iter is None:
-        steps: int | None = params.num_env_steps
-        return steps
+        return params.num_env_steps
     by_iterations = (params.initial_collect_steps or 0) + params.num_iter * params.env_steps_per_iter
     return min(by_iterations, params.num_env_steps or by_iterations)
 
 
-def iterations_of_run(params: Any, workers: int) -> int:
+def iterations_of_run(params: TrainParamsBase, workers: int) -> int:
     """Iterations of the whole run, where episodes have their full length."""
-    iterations: int = params.num_iter
     if params.num_env_steps is None:
-        return iterations
+        return params.num_iter
     steps = params.env_steps_per_iter or params.num_train_episodes_per_iter * workers * params.horizon
-    return min(iterations, math.ceil(params.num_env_steps / steps))
+    return min(params.num_iter, math.ceil(params.num_env_steps / steps))
 
 
-def random_count(params: Any) -> int:
+def random_count(params: TrainParamsBase) -> int:
     """Random episodes before the first iteration; or steps, if `initial_collect_steps` says how many."""
     steps = params.initial_collect_steps
-    return int(params.num_initial_episodes if steps is None else steps)
+    return params.num_initial_episodes if steps is None else steps
 
 
-def random_steps(params: Any) -> int:
+def random_steps(params: TrainParamsBase) -> int:
     """Steps that these are at most."""
     return random_count(params) * (params.horizon if params.initial_collect_steps is None else 1)
 
 
-def offline_updates(params: Any) -> int:
+def offline_updates(params: TrainParamsBase) -> int:
     """Updates before the first iteration; 0 without prior data."""
-    return int(params.offline_updates) if params.prior_data is not None else 0
+    return params.offline_updates if has_prior_data(params) else 0
 
 
-def has_prior_data(params: Any) -> bool:
+def has_prior_data(params: TrainParamsBase) -> bool:
     """Whether a part of each minibatch is drawn from other experience than the run's own."""
     return params.prior_data is not None
 
 
-def prior_samples(params: Any) -> int:
+def prior_samples(params: TrainParamsBase) -> int:
     """Samples of each minibatch that are drawn from prior data; 0 without any."""
     return round(params.prior_data_share * params.batch_size) if has_prior_data(params) else 0
 

@@ -11,11 +11,15 @@ import tensorflow as tf
 
 Layers = list[tf.keras.layers.Layer]
 VALUE_LAYER = "value"  # The name of the layer that returns Q-values or their quantiles.
-LAYER_NORM_EPSILON = 1e-5
 _SIMBA_EXPANSION = 4
 _OF_DROPOUT = 0x64726F70  # Separates its seeds from those of actions, which may have the same seed and position.
 _CALLS_PER_POSITION = 1 << 16
 _HALF_WORDS = 1 << 16
+
+
+def as_vector(leaf: tf.Tensor) -> tf.Tensor:
+    """From `[B, ...]` to `[B, n]` float32."""
+    return tf.reshape(tf.cast(leaf, tf.float32), [tf.shape(leaf)[0], leaf.shape[1:].num_elements()])
 
 
 class BatchRenormalization(tf.keras.layers.Layer):
@@ -31,27 +35,14 @@ class BatchRenormalization(tf.keras.layers.Layer):
 
     Args:
       warmup_steps: Calls in training with plain batch normalisation.
-      momentum: Share of a moving statistic that a call in training keeps.
-      r_max: Limit of r.
-      d_max: Limit of d.
-      epsilon: Added to variances.
     """
 
-    def __init__(
-        self,
-        warmup_steps: int = 100_000,
-        momentum: float = 0.99,
-        r_max: float = 3.0,
-        d_max: float = 5.0,
-        epsilon: float = 1e-3,
-        **kwargs: Any,
-    ) -> None:
+    momentum = 0.99  # Share of a moving statistic that a call in training keeps.
+    r_max, d_max, epsilon = 3.0, 5.0, 1e-3
+
+    def __init__(self, warmup_steps: int = 100_000, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.warmup_steps = warmup_steps
-        self.momentum = momentum
-        self.r_max = r_max
-        self.d_max = d_max
-        self.epsilon = epsilon
 
     def build(self, input_shape: tf.TensorShape) -> None:
         size = input_shape[-1:]
@@ -89,7 +80,9 @@ class BatchRenormalization(tf.keras.layers.Layer):
 
 
 class Dropout(tf.keras.layers.Layer):
-    """Dropout that is always active: DroQ's targets and actor loss use it, too (arXiv 2110.02034, algorithm 2).
+    """Dropout in all of an update: DroQ's targets and actor loss use it, too (arXiv 2110.02034, algorithm 2).
+
+    It is active inside `dropout_noise` alone: while acting it would make greedy actions random.
 
     Args:
       rate: Share of the inputs that become 0; the others are divided by 1 - rate.
@@ -102,7 +95,7 @@ class Dropout(tf.keras.layers.Layer):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """From `[..., n]` to `[..., n]`."""
         if _seeds is None:
-            return tf.nn.dropout(inputs, self.rate)
+            return inputs
         units = round(self.rate * _HALF_WORDS)
         kept = tf.reshape(_random_half_words(tf.size(inputs), next(_seeds)), tf.shape(inputs)) >= units
         return tf.where(kept, inputs / (1.0 - units / _HALF_WORDS), 0.0)
@@ -114,12 +107,12 @@ def _random_half_words(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], tf.int32)
 
 
-_seeds: Iterator[tf.Tensor] | None = None  # Of the dropout that is traced now.
+_seeds: Iterator[tf.Tensor] | None = None  # Of the update that is traced now.
 
 
 @contextlib.contextmanager
 def dropout_noise(seed: int, position: tf.Tensor) -> Iterator[None]:
-    """Dropout traced inside depends only on seed, position and the order of the calls.
+    """Dropout is active inside. It depends only on seed, position and the order of the calls.
 
     So an update that is repeated after a restart drops the same units.
 
@@ -154,7 +147,7 @@ class ResidualBlock(tf.keras.layers.Layer):
 
 def layer_norm() -> tf.keras.layers.Layer:
     """Layer normalisation (Ba et al., arXiv 1607.06450) over the last axis."""
-    return tf.keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON)
+    return tf.keras.layers.LayerNormalization(epsilon=1e-5)
 
 
 def simba_layers(units: Sequence[int]) -> Layers:

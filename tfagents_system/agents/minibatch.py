@@ -1,17 +1,25 @@
-"""What an update learns from: a minibatch of the replay server's arrays, and its steps as losses see them."""
+"""What an update learns from: a minibatch of the replay server's arrays, its steps as losses see them, random numbers.
+
+The train step determines all random numbers, and so the actor's actions that are made of them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 from tf_agents.agents import tf_agent
+from tf_agents.distributions.utils import SquashToSpecNormal
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
+from tfagents_system.agents.layers import dropout_noise
 from tfagents_system.envs.history import with_horizon_time, without_horizon_time
 
 if TYPE_CHECKING:
@@ -21,6 +29,10 @@ Measured = dict[str, tuple[tf.Tensor, tf.Tensor]]
 """By name: a value, and 1 or 0 for whether this update has measured it. Unmeasured values are 0."""
 TD_ERRORS = "td_errors"
 """In Measured where samples have weights `[B]`: |y - Q(s, a)| `[B]`, mean over the critics, of means of quantiles."""
+
+
+_DRAWINGS_PER_UPDATE, _LEAVES_PER_DRAWING = 8, 64  # More than are used: positions in the run must not collide.
+_LOG_2PI, _LOG_2 = math.log(2.0 * math.pi), math.log(2.0)
 
 
 class Minibatch(NamedTuple):
@@ -69,37 +81,33 @@ class Steps(NamedTuple):
 
 def of_actor(time_steps: ts.TimeStep) -> ts.TimeStep:
     """What the actor sees of encoded time steps."""
-    return _view(time_steps, "actor")
+    seen = time_steps.observation
+    return time_steps._replace(observation=seen.actor) if isinstance(seen, Views) else time_steps
 
 
 def of_critics(time_steps: ts.TimeStep) -> ts.TimeStep:
     """What the critics see of encoded time steps."""
-    return _view(time_steps, "critics")
-
-
-def _view(time_steps: ts.TimeStep, name: str) -> ts.TimeStep:
-    observation = time_steps.observation
-    return time_steps._replace(observation=getattr(observation, name)) if isinstance(observation, Views) else time_steps
+    seen = time_steps.observation
+    return time_steps._replace(observation=seen.critics) if isinstance(seen, Views) else time_steps
 
 
 def cut_burn_in(steps: Steps, next_time_steps: ts.TimeStep, burn_in_steps: int) -> tuple[Steps, Steps]:
     """Steps and next steps of a sequence after its burn-in, each with the burn-in as its past."""
     if burn_in_steps == 0:
         return steps, Steps(next_time_steps, None)
-    head, tail = slice(None, burn_in_steps), slice(burn_in_steps, None)
-    past = _cut(steps.time_steps, head), _cut(steps.actions, head)
+
+    def cut(nest: Any, begin: int | None, end: int | None) -> Any:
+        return tf.nest.map_structure(lambda tensor: tensor[:, begin:end], nest)
+
+    seen, actions, n = steps.time_steps, steps.actions, burn_in_steps
+    past = cut(seen, None, n), cut(actions, None, n)
     # The actions at next observations are the sequence's following actions.
-    next_past = _cut(next_time_steps, head), _cut(steps.actions, slice(1, burn_in_steps + 1))
-    weight = None if steps.weight is None else steps.weight[:, tail]
+    next_past = cut(next_time_steps, None, n), cut(actions, 1, n + 1)
+    weight = None if steps.weight is None else steps.weight[:, n:]
     return (
-        Steps(_cut(steps.time_steps, tail), _cut(steps.actions, tail), past, weight),
-        Steps(_cut(next_time_steps, tail), None, next_past),
+        Steps(cut(seen, n, None), cut(actions, n, None), past, weight),
+        Steps(cut(next_time_steps, n, None), None, next_past),
     )
-
-
-def _cut(nest: Any, steps: slice) -> Any:
-    """Of tensors `[B, T, ...]`."""
-    return tf.nest.map_structure(lambda tensor: tensor[:, steps], nest)
 
 
 def all_measured(values: dict[str, tf.Tensor]) -> Measured:
@@ -164,9 +172,23 @@ class MinibatchArrays:
     def minibatch(self, arrays: list[tf.Tensor]) -> Minibatch:
         """What an update of the agent learns from."""
         named = self.named(arrays)
+        reward, discount = named["reward"], named["discount"]
+        if self.reward_scale is not None:
+            reward = self.reward_scale(reward)
         if self._form.sequence_length is not None:
-            return Minibatch(self._to_trajectory(named), named["weight"][:, :-1], self._form.burn_in)
-        return Minibatch(self._to_transition(named), named["weight"] if self._form.is_prioritized else None)
+            types = named["step_type"]
+            next_types = tf.concat([types[:, 1:], types[:, -1:]], axis=1)
+            seen = types, named["observation"], named["action"], (), next_types, reward, discount
+            return Minibatch(trajectory.Trajectory(*seen), named["weight"][:, :-1], self._form.burn_in)
+        mid = tf.fill(tf.shape(reward), ts.StepType.MID)
+        # The next time step: a discount of 0 is a termination.
+        next_types = tf.where(discount == 0.0, ts.StepType.LAST, mid)
+        transition = trajectory.Transition(
+            ts.TimeStep(mid, tf.zeros_like(reward), tf.ones_like(reward), named["observation"]),
+            policy_step.PolicyStep(named["action"]),
+            ts.TimeStep(next_types, reward, discount, named["next_observation"]),
+        )
+        return Minibatch(transition, named["weight"] if self._form.is_prioritized else None)
 
     def rows(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """The numbers of rows `[K, B]` among the arrays of a block, of its one or two parts."""
@@ -174,23 +196,99 @@ class MinibatchArrays:
         place = sum(lengths[name] for name in list(lengths)[: list(lengths).index("row")])
         return np.concatenate(arrays[place :: sum(lengths.values())], axis=1)
 
-    def _to_transition(self, named: dict[str, Any]) -> trajectory.Transition:
-        reward, discount = self._scaled(named["reward"]), named["discount"]
-        mid = tf.fill(tf.shape(reward), ts.StepType.MID)
-        # The next time step: a discount of 0 is a termination.
-        next_step_type = tf.where(discount == 0.0, ts.StepType.LAST, mid)
-        return trajectory.Transition(
-            ts.TimeStep(mid, tf.zeros_like(reward), tf.ones_like(reward), named["observation"]),
-            policy_step.PolicyStep(named["action"]),
-            ts.TimeStep(next_step_type, reward, discount, named["next_observation"]),
-        )
 
-    def _to_trajectory(self, named: dict[str, Any]) -> trajectory.Trajectory:
-        step_type, reward = named["step_type"], self._scaled(named["reward"])
-        next_step_type = tf.concat([step_type[:, 1:], step_type[:, -1:]], axis=1)
-        return trajectory.Trajectory(
-            step_type, named["observation"], named["action"], (), next_step_type, reward, named["discount"]
-        )
+# Random numbers, and actions that are made of them.
 
-    def _scaled(self, reward: tf.Tensor) -> tf.Tensor:
-        return reward if self.reward_scale is None else self.reward_scale(reward)
+
+class UnsupportedActorError(Exception):
+    """The actor's distribution is not a tanh-squashed Gaussian."""
+
+
+class Noise:
+    """The random numbers of one update: an update that is repeated after a restart draws the same ones.
+
+    Args:
+      seed: Of all updates.
+      train_step: Of the update, an int64 scalar.
+    """
+
+    def __init__(self, seed: int, train_step: tf.Variable) -> None:
+        self._seed, self._train_step = seed, train_step
+
+    def of(self, purpose: int) -> Drawing:
+        """Those for one purpose, numbered below 8 by the algorithm."""
+        return Drawing(self._seed, self._train_step, purpose)
+
+    def of_dropout(self) -> contextlib.AbstractContextManager[None]:
+        """Dropout that is traced in this context drops units by the train step, too."""
+        return dropout_noise(self._seed, self._train_step)
+
+
+class Drawing:
+    """Random numbers for one purpose, numbered below 8, in one update; seed, train step and number determine them."""
+
+    def __init__(self, seed: int, train_step: tf.Tensor, number: int) -> None:
+        self._seed, self._position = seed, train_step * _DRAWINGS_PER_UPDATE + number
+
+    def normal(self, leaf: int, like: tf.Tensor) -> tf.Tensor:
+        """Standard normal numbers in the shape of `like`, for a leaf of the action."""
+        return tf.random.stateless_normal(tf.shape(like), self._leaf_seed(leaf))
+
+    def uniform(self, count: int) -> tf.Tensor:
+        """`[count]` numbers in [0, 1)."""
+        return tf.random.stateless_uniform([count], self._leaf_seed(0))
+
+    def integers(self, leaf: int, shape: Any, low: int, high: int) -> tf.Tensor:
+        """int32 from `low` to `high`, both included, for a leaf of the observation."""
+        return tf.random.stateless_uniform(shape, self._leaf_seed(leaf), low, high + 1, tf.int32)
+
+    def _leaf_seed(self, leaf: int) -> tf.Tensor:
+        return tf.stack([tf.constant(self._seed, tf.int64), self._position * _LEAVES_PER_DRAWING + leaf])
+
+
+def sample(distributions: Any, action_spec: Any, noise: Drawing | Sequence[Any]) -> tuple[Any, tf.Tensor]:
+    """Actions and their log pi, `[B]` or `[B, T]`.
+
+    With u = mean + std * noise and a = tanh(u), per dimension (Haarnoja et al., arXiv 1812.05905, appendix C, in the
+    stable form) log pi(a) = log N(noise) - log std - log(1 - tanh(u)^2), where
+    log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)).
+
+    Args:
+      distributions: The actor's, a nest like `action_spec`.
+      action_spec: Bounds that the squashed actions are scaled to.
+      noise: Standard normal numbers: a Drawing, or an array `[B, (T,) ...]` float32 for each leaf of the action.
+
+    Raises:
+      UnsupportedActorError: A distribution is not a tanh-squashed Gaussian.
+    """
+    actions, log_pis = [], []
+    specs = tf.nest.flatten(action_spec)
+    for leaf, (distribution, spec) in enumerate(zip(tf.nest.flatten(distributions), specs, strict=True)):
+        mean, std = mean_and_std(distribution)
+        epsilon = noise.normal(leaf, mean) if isinstance(noise, Drawing) else noise[leaf]
+        u = mean + std * epsilon
+        # Middle and half range of the action's bounds, `[*spec.shape]` float32.
+        low, high = (np.broadcast_to(np.float32(bound), spec.shape) for bound in (spec.minimum, spec.maximum))
+        middle, magnitude = (low + high) / np.float32(2.0), (high - low) / np.float32(2.0)
+        is_scaled = np.any(middle != 0.0) or np.any(magnitude != 1.0)
+        actions.append(middle + magnitude * tf.tanh(u) if is_scaled else tf.tanh(u))
+        each = 2.0 * (u + tf.nn.softplus(-2.0 * u)) - tf.math.log(std) - 0.5 * tf.square(epsilon)
+        event_axes = list(range(each.shape.rank - spec.shape.rank, each.shape.rank))
+        constant = spec.shape.num_elements() * (0.5 * _LOG_2PI + 2.0 * _LOG_2) + np.log(magnitude).sum()
+        log_pis.append(tf.reduce_sum(each, event_axes) - np.float32(constant))
+    return tf.nest.pack_sequence_as(distributions, actions), tf.add_n(log_pis)
+
+
+def mean_and_std(distribution: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and standard deviation of the Gaussian before tanh.
+
+    Raises:
+      UnsupportedActorError: It is not a tanh-squashed Gaussian.
+    """
+    if type(distribution) is SquashToSpecNormal:
+        gaussian = distribution.input_distribution
+        if type(gaussian) is tfp.distributions.MultivariateNormalDiag:
+            return gaussian.loc, gaussian.scale.diag_part()
+        if type(gaussian) is tfp.distributions.Normal:
+            return gaussian.loc, gaussian.scale
+    raise UnsupportedActorError(f"the actor's {type(distribution).__name__} is not a tanh-squashed Gaussian")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import tensorflow_probability as tfp
 from tf_agents.agents.sac.sac_agent import std_clip_transform
 from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
 from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
-from tf_agents.networks import network, utils
+from tf_agents.networks import network, sequential, utils
 from tf_agents.policies import tf_policy
 from tf_agents.policies.actor_policy import ActorPolicy
 from tf_agents.trajectories import policy_step
@@ -27,16 +27,23 @@ from tf_agents.utils import nest_utils
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.agent import Acting
 from tfagents_system.agents.encoder import (
-    EncodedActor,
     ImageEncoder,
     build_encoder,
     convolutions,
     is_plain_vector,
     make_encoder,
 )
-from tfagents_system.agents.layers import VALUE_LAYER, BatchRenormalization, Dropout, Layers, layer_norm, simba_layers
-from tfagents_system.agents.noise import UnsupportedActorError, mean_and_std
-from tfagents_system.agents.normalization import ObservationNormalization, normalized_spec, set_sources
+from tfagents_system.agents.layers import (
+    VALUE_LAYER,
+    BatchRenormalization,
+    Dropout,
+    Layers,
+    as_vector,
+    layer_norm,
+    simba_layers,
+)
+from tfagents_system.agents.minibatch import UnsupportedActorError, mean_and_std
+from tfagents_system.agents.normalization import ObservationNormalization, set_sources
 from tfagents_system.checks.schedules import initial_value
 from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor
 from tfagents_system.errors import UserError, shown
@@ -84,26 +91,14 @@ class Body(tf.keras.layers.Layer):
         """Of the LSTM's h and c."""
         return () if self.lstm is None else [tf.TensorSpec(size, tf.float32) for size in self.lstm.cell.state_size]
 
-    @property
-    def acting_layers(self) -> Layers:
-        """The hidden layers while acting: dropout is for updates, and would make greedy actions random."""
-        return [layer for layer in self.hidden_layers if not isinstance(layer, Dropout)]
-
     def call(
-        self,
-        inputs: Any,
-        outer_rank: int = 1,
-        step_type: Any = None,
-        state: Any = (),
-        training: bool = False,
-        acts: bool = False,
+        self, inputs: Any, outer_rank: int = 1, step_type: Any = None, state: Any = (), training: bool = False
     ) -> tuple[tf.Tensor, Any]:
         """What the last layer returns, `[B, (T,) n]`, and the LSTM's next state.
 
         Args:
           inputs: (observation, action): nests of `[B, (T,) ...]`, the action empty where there is none.
           outer_rank: 1 or, with T, 2.
-          acts: Through `acting_layers`.
         """
         observation, action = inputs
         squash = utils.BatchSquash(outer_rank)
@@ -113,7 +108,7 @@ class Body(tf.keras.layers.Layer):
             observation, _ = self.images(observation)
         if self.encoder is not None:
             observation, _ = self.encoder(observation, step_type=step_type, training=training)
-        values = tf.concat([_vector(squash.flatten(leaf)) for leaf in tf.nest.flatten((observation, action))], -1)
+        values = tf.concat([as_vector(squash.flatten(leaf)) for leaf in tf.nest.flatten((observation, action))], -1)
         if self.lstm is not None:
             is_first = tf.equal(step_type, ts.StepType.FIRST)
             values, state = self.lstm(
@@ -123,14 +118,9 @@ class Body(tf.keras.layers.Layer):
                 training=training,
             )
             values = squash.flatten(values)
-        for layer in self.acting_layers if acts else self.hidden_layers:
+        for layer in self.hidden_layers:
             values = layer(values, training=training)
         return squash.unflatten(values), state
-
-
-def _vector(leaf: tf.Tensor) -> tf.Tensor:
-    """From `[B, ...]` to `[B, n]` float32."""
-    return tf.reshape(tf.cast(leaf, tf.float32), [tf.shape(leaf)[0], leaf.shape[1:].num_elements()])
 
 
 def _hidden_layers(
@@ -167,8 +157,11 @@ def _normalization(params: TrainParamsBase, observation_spec: Any) -> tuple[Obse
     """The layer that normalises observations, a part of SimBa, and the spec of what it returns."""
     if not params.normalize_observations and params.network != SIMBA:
         return None, observation_spec
-    layers = convolutions(params)
-    return ObservationNormalization(observation_spec, layers), normalized_spec(observation_spec, layers)
+    normalization = ObservationNormalization(observation_spec, convolutions(params))
+    specs = tf.nest.flatten(observation_spec)
+    for leaf in (layer.leaf for layer in normalization.leaves):
+        specs[leaf] = tf.TensorSpec(specs[leaf].shape, tf.float32, specs[leaf].name)
+    return normalization, tf.nest.pack_sequence_as(observation_spec, specs)
 
 
 def _body(params: TrainParamsBase, observation_spec: Any, hidden_layers: Callable[[], Layers]) -> Body:
@@ -250,7 +243,7 @@ def build_acting(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_sp
     actor = acts = params.actor_ctor(encoded_spec, action_spec)
     if encoder is not None:
         actor.create_variables(encoded_spec)  # By itself, because a seed's results depend on the order.
-        acts = EncodedActor(encoder, actor)
+        acts = sequential.Sequential([encoder, actor], input_spec=spec, name="EncodedActor")
     if names is not None:
         encoder, encoded_spec, actor = None, spec, acts
         set_sources(actor, leaves_seen_by_actor(whole_spec, names))
@@ -296,15 +289,7 @@ class Critic(network.Network):
 
 
 def build_critic(params: TrainParamsBase, observation_spec: Any, action_spec: Any, num_outputs: int = 1) -> Critic:
-    """The default critic: a Q-network over the concatenation of observation and action.
-
-    Args:
-      params: Its sizes and parts; None there means the value of the algorithm's paper.
-      observation_spec: Of the observation, any nest.
-      action_spec: Of the action.
-      num_outputs: Values of each observation and action: the network gives `[B]`, or `[B, num_outputs]` if not 1;
-        `[B, T]` and `[B, T, num_outputs]` where recurrent.
-    """
+    """The default critic: a Q-network over the concatenation of observation and action."""
     initializer: Callable[[], Any] = functools.partial(tf.keras.initializers.VarianceScaling, **_FAN_IN)
     is_plain = params.network != SIMBA and not any(
         algorithms.value(params, name) for name in ("critic_layer_norm", "critic_dropout", "batch_renormalization")
@@ -376,8 +361,7 @@ class ValueNetwork(network.Network):
         self.body, self.embedding = body, embedding
         self.head_layers = [hidden for hidden, _ in heads if hidden is not None]
         self.last_layers = [last for _, last in heads]
-        self.num_cosines = num_cosines
-        self.num_acting_quantiles = num_acting_quantiles
+        self.num_cosines, self.num_acting_quantiles = num_cosines, num_acting_quantiles
 
     def call(
         self,
@@ -389,40 +373,33 @@ class ValueNetwork(network.Network):
     ) -> tuple[tf.Tensor, Any]:
         """Values `[B, num_actions]`; where there is an embedding, of fractions tau `[B, N]`: `[B, N, num_actions]`."""
         del step_type
-        features = self.features(observation, training)
+        features, _ = self.body((observation, ()), training=training)
         if self.embedding is None:
             return self._last(self._heads(features)), network_state
         if tau is None:
-            tau = tf.repeat(self.acting_fractions()[None], tf.shape(features)[0], axis=0)
-        return self.quantiles(features, tau), network_state
-
-    def features(self, observation: Any, training: bool = False, acts: bool = False) -> tf.Tensor:
-        """psi(s), `[B, units]`; `acts`: without dropout."""
-        values, _ = self.body((observation, ()), training=training, acts=acts)
-        return values
-
-    def quantiles(self, features: tf.Tensor, tau: tf.Tensor) -> tf.Tensor:
-        """Quantiles `[B, N, num_actions]` at fractions tau `[B, N]`, from psi(s)."""
+            tau = self._acting_tau(features)
         values = self._last(self._heads(self._embedded(features, tau)))
-        return tf.reshape(values, [-1, tau.shape[1], values.shape[-1]])
+        return tf.reshape(values, [-1, tau.shape[1], values.shape[-1]]), network_state
 
     def acting_values(self, observation: Any) -> tf.Tensor:
         """What actions are chosen by, `[B, num_actions]`: with quantiles the mean of those at the fixed fractions.
 
         The last layers are linear: the mean is taken in front of them, which spares most of their work.
         """
-        features = self.features(observation, acts=True)
+        features, _ = self.body((observation, ()))
         if self.embedding is None:
             return self._last(self._heads(features))
-        fixed = self.acting_fractions()
-        hidden = self._heads(self._embedded(features, tf.repeat(fixed[None], tf.shape(features)[0], axis=0)))
-        means = [tf.reduce_mean(tf.reshape(h, [-1, len(fixed), h.shape[-1]]), axis=1) for h in hidden]
-        return self._last(means)
+        hidden = self._heads(self._embedded(features, self._acting_tau(features)))
+        count = self.num_acting_quantiles
+        return self._last([tf.reduce_mean(tf.reshape(h, [-1, count, h.shape[-1]]), axis=1) for h in hidden])
 
     def acting_fractions(self) -> np.ndarray:
         """(k + 1/2) / K, `[K]` float32."""
         count = self.num_acting_quantiles
         return ((np.arange(count) + 0.5) / count).astype(np.float32)
+
+    def _acting_tau(self, features: tf.Tensor) -> tf.Tensor:
+        return tf.repeat(self.acting_fractions()[None], tf.shape(features)[0], axis=0)
 
     def _embedded(self, features: tf.Tensor, tau: tf.Tensor) -> tf.Tensor:
         """psi(s) * phi(tau), `[B * N, units]`."""
@@ -446,23 +423,23 @@ class ValueNetwork(network.Network):
 
 
 def build_value_network(
-    params: TrainParamsBase,
-    observation_spec: Any,
-    num_outputs: int,
-    units: tuple[int, ...],
-    name: str,
-    is_actor: bool = False,
+    params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any, name: str, is_actor: bool = False
 ) -> ValueNetwork:
     """A network of values of TrainParams, with its variables created.
 
     Args:
-      params: Its parts and what they consist of.
-      observation_spec: Any nest of TensorSpecs.
-      num_outputs: Number of actions.
-      units: Of the hidden layers behind the observation.
-      name: Of the network.
       is_actor: Its outputs are logits of an actor, which has no layer normalisation and no dropout of critics.
+
+    Raises:
+      UserError: The actions are others.
     """
+    if tf.nest.is_nested(action_spec) or not action_spec.dtype.is_integer or action_spec.shape.rank > 0:
+        raise UserError(
+            f"algorithm={params.algorithm!r} chooses one of n actions, found {shown(action_spec)}: choose 'sac', or an "
+            "environment with discrete actions"
+        )
+    num_actions = int(action_spec.maximum) + 1
+    units = tuple(params.actor_fc_layer_params if is_actor else params.critic_joint_fc_layer_params)
     has_quantiles = params.algorithm == "iqn"
     activation = leaky_relu if has_quantiles else tf.keras.activations.relu
     initializer = functools.partial(tf.keras.initializers.VarianceScaling, **_FAN_IN)
@@ -470,7 +447,7 @@ def build_value_network(
     def dense(size: int, activation: Activation | None = None, **named: Any) -> tf.keras.layers.Layer:
         return tf.keras.layers.Dense(size, activation, kernel_initializer=initializer(), **named)
 
-    normalization, spec = _normalization(params, observation_spec)
+    normalization, spec = _normalization(params, time_step_spec.observation)
     images = make_encoder(params, spec)
     encoder = build_encoder(params, spec if images is None else images.encoded_spec)
     (num_features,) = encoder.create_variables().shape
@@ -479,26 +456,24 @@ def build_value_network(
     is_dueling = params.algorithm in ("dqn", "iqn") and algorithms.value(params, "dueling")
     heads = [
         (dense(params.value_head_units, activation) if is_dueling else None, dense(count, name=VALUE_LAYER))
-        for count in ((1, num_outputs) if is_dueling else (num_outputs,))
+        for count in ((1, num_actions) if is_dueling else (num_actions,))
     ]
     quantiles: dict[str, Any] = {}
     if has_quantiles:
-        quantiles = {name: algorithms.value(params, "iqn")[name] for name in ("num_cosines", "num_acting_quantiles")}
+        quantiles = {key: algorithms.value(params, "iqn")[key] for key in ("num_cosines", "num_acting_quantiles")}
         quantiles["embedding"] = dense(units[-1] if units else num_features, leaky_relu)
-    created = ValueNetwork(observation_spec, body, heads, **quantiles, name=name)
+    created = ValueNetwork(time_step_spec.observation, body, heads, **quantiles, name=name)
     created.create_variables()
     return created
 
 
-# Policies that choose one of n actions by their scores: the best one, a sample of the softmax, or explored.
+# Policies that choose one of n actions by their scores. They act greedily; policies/worker_policy.py explores.
 
 
 class ScorePolicy(tf_policy.TFPolicy):
     """The action with the highest score, of equal ones the first; its distribution has the scores as its logits.
 
-    Args:
-      time_step_spec, action_spec: Of the agent; the action is an int32 scalar from 0 to n - 1.
-      network: Its `acting_values` are the scores.
+    Scores are the `acting_values` of the network.
     """
 
     def __init__(self, time_step_spec: Any, action_spec: Any, network: ValueNetwork) -> None:
@@ -513,70 +488,34 @@ class ScorePolicy(tf_policy.TFPolicy):
         return policy_step.PolicyStep(tfp.distributions.Categorical(logits=scores, dtype=tf.int32), policy_state)
 
     def _action(self, time_step: Any, policy_state: Any, seed: Any = None) -> policy_step.PolicyStep:
-        scores = self.network.acting_values(time_step.observation)
-        return policy_step.PolicyStep(self._choose(scores, seed), policy_state)
-
-    def _choose(self, scores: tf.Tensor, seed: Any) -> tf.Tensor:
         del seed
-        return best(scores)
+        return policy_step.PolicyStep(best(self.network.acting_values(time_step.observation)), policy_state)
 
 
 class SamplingPolicy(ScorePolicy):
-    """Samples from the softmax of the scores."""
-
-    def _choose(self, scores: tf.Tensor, seed: Any) -> tf.Tensor:
-        return tfp.distributions.Categorical(logits=scores, dtype=tf.int32).sample(seed=seed)
+    """Workers sample from the softmax of its scores."""
 
 
 class ExploringPolicy(ScorePolicy):
-    """With probability epsilon a random action, else with `boltzmann_epsilon` the best of values + 0.01 * noise.
+    """How workers explore: with probability epsilon a random action, else with `boltzmann_epsilon` a noisy one.
 
-    Args:
-      time_step_spec, action_spec, network: As of ScorePolicy.
-      rates: The two probabilities, scalar variables, by the names of their attributes of TrainParams.
+    That is the best of values + 0.01 * noise.
+
+    Attributes:
+      rates: The two probabilities, scalar variables that a run's schedules change, by their attributes of TrainParams.
     """
 
-    def __init__(
-        self, time_step_spec: Any, action_spec: Any, network: ValueNetwork, rates: Mapping[str, tf.Variable]
-    ) -> None:
+    def __init__(self, time_step_spec: Any, action_spec: Any, network: ValueNetwork, params: TrainParamsBase) -> None:
         super().__init__(time_step_spec, action_spec, network)
-        self.rates = dict(rates)
+        self.rates = {
+            name: tf.Variable(initial_value(getattr(params, name)), False, name=name, dtype=tf.float32)
+            for name in (EPSILON, BOLTZMANN)
+        }
 
     def _variables(self) -> list[tf.Variable]:
         return [*self.network.variables, *self.rates.values()]
-
-    def _choose(self, scores: tf.Tensor, seed: Any) -> tf.Tensor:
-        batch, count = tf.shape(scores)[0], scores.shape[-1]
-        noisy = best(scores + NOISE_SCALE * tf.random.normal(tf.shape(scores), seed=seed))
-        is_noisy, is_random = tf.unstack(tf.random.uniform([2, batch], seed=seed))
-        chosen = tf.where(is_noisy < self.rates[BOLTZMANN], noisy, best(scores))
-        anyone = tf.random.uniform([batch], 0, count, tf.int32, seed=seed)
-        return tf.where(is_random < self.rates[EPSILON], anyone, chosen)
-
-
-def exploration_rates(params: TrainParamsBase) -> dict[str, tf.Variable]:
-    """The variables that a run's schedules change."""
-    return {
-        name: tf.Variable(initial_value(getattr(params, name)), False, name=name, dtype=tf.float32)
-        for name in (EPSILON, BOLTZMANN)
-    }
 
 
 def best(scores: tf.Tensor) -> tf.Tensor:
     """The first of the highest, `[B]` int32."""
     return tf.argmax(scores, axis=-1, output_type=tf.int32)
-
-
-def num_actions(params: TrainParamsBase, action_spec: Any) -> int:
-    """N.
-
-    Raises:
-      UserError: The actions are others.
-    """
-    is_index = not tf.nest.is_nested(action_spec) and action_spec.dtype.is_integer and action_spec.shape.rank == 0
-    if not is_index:
-        raise UserError(
-            f"algorithm={params.algorithm!r} chooses one of n actions, found {shown(action_spec)}: choose 'sac', or an "
-            "environment with discrete actions"
-        )
-    return int(action_spec.maximum) + 1

@@ -57,13 +57,18 @@ class ObservationNormalization(tf.keras.layers.Layer):
 
     Args:
       observation_spec: Nest of specs.
-      layers: The encoder's convolutions, which say what a picture is.
+      convolutions: The encoder's, which say what a picture is.
     """
 
-    def __init__(self, observation_spec: Any, layers: Sequence[Convolution], **kwargs: Any) -> None:
+    def __init__(self, observation_spec: Any, convolutions: Sequence[Convolution], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         specs = tf.nest.flatten(observation_spec)
-        self.leaves = [RunningNormalization(k) for k, spec in enumerate(specs) if _is_normalized(spec, layers)]
+        # Neither pixels, whose range is known, nor their features, which go to a trunk with its own normalisation.
+        self.leaves = [
+            RunningNormalization(k)
+            for k, spec in enumerate(specs)
+            if not is_picture(spec, convolutions) and not is_features(spec)
+        ]
         for layer in self.leaves:
             layer.build(specs[layer.leaf].shape)
 
@@ -85,19 +90,6 @@ def set_sources(network: Any, sources: Sequence[int]) -> None:
     for layer in network.submodules:
         if isinstance(layer, RunningNormalization):
             layer.source = sources[layer.leaf]
-
-
-def normalized_spec(observation_spec: Any, layers: Sequence[Convolution]) -> Any:
-    """The spec of the output of `ObservationNormalization`."""
-    return tf.nest.map_structure(
-        lambda spec: tf.TensorSpec(spec.shape, tf.float32, spec.name) if _is_normalized(spec, layers) else spec,
-        observation_spec,
-    )
-
-
-def _is_normalized(spec: tf.TensorSpec, layers: Sequence[Convolution]) -> bool:
-    """Not for pixels, whose range is known, nor for their features, which go to a trunk with its own normalisation."""
-    return not is_picture(spec, layers) and not is_features(spec)
 
 
 class RunningStatistics:

@@ -8,8 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfagents_system.agents import algorithms
-from tfagents_system.agents.minibatch import Steps
-from tfagents_system.agents.noise import Noise
+from tfagents_system.agents.minibatch import Noise, Steps
 from tfagents_system.agents.sac import SUBSET, Sac, lowest, mean
 from tfagents_system.train_params_base import TrainParamsBase
 

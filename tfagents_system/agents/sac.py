@@ -16,23 +16,25 @@ from tf_agents.utils import common
 
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.agent import Agent
-from tfagents_system.agents.algorithms import CLONING_WEIGHT
+from tfagents_system.agents.algorithms import CLONING_WEIGHT, clones_behaviour
 from tfagents_system.agents.behaviour_cloning import BehaviourCloning
 from tfagents_system.agents.encoder import ObservationPipeline, make_encoder
 from tfagents_system.agents.minibatch import (
     TD_ERRORS,
+    Drawing,
     Measured,
     Minibatch,
+    Noise,
     Steps,
     all_measured,
     batch_mean,
     cut_burn_in,
     of_actor,
     of_critics,
+    sample,
     weighted_mean,
 )
 from tfagents_system.agents.networks import build_acting, build_critics
-from tfagents_system.agents.noise import Drawing, Noise, sample
 from tfagents_system.checks.schedules import initial_value
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -40,15 +42,7 @@ NEXT_ACTIONS, ACTIONS, SUBSET, _SHIFTS, _NEXT_SHIFTS = 0, 1, 3, 4, 5  # Purposes
 
 
 class Sac(Agent):
-    """An actor whose distribution is a tanh-squashed Gaussian, and critics, two unless a variant has more.
-
-    Args:
-      params: Hyperparameters, and the hooks that build the networks.
-      time_step_spec, action_spec, train_step: As of `TrainParamsBase.agent_ctor`.
-
-    Raises:
-      UserError: A network that a hook has built can't be used.
-    """
+    """An actor whose distribution is a tanh-squashed Gaussian, and critics, two unless a variant has more."""
 
     build_acting = staticmethod(build_acting)
     has_targets = True
@@ -76,7 +70,7 @@ class Sac(Agent):
         self.gamma = initial_value(params.discount)
         self.target_entropy = target_entropy(params, action_spec)
         self.actor_update_period: int = algorithms.value(params, "actor_update_period")
-        self._cloning = BehaviourCloning.of(params)
+        self._cloning = BehaviourCloning(params) if clones_behaviour(params) else None
 
     @property
     def scheduled(self) -> dict[str, tf.Variable]:
@@ -90,18 +84,18 @@ class Sac(Agent):
           `TD_ERRORS` with importance weights.
         """
         next_noise, actor_noise = noise.of(NEXT_ACTIONS), noise.of(ACTIONS)
-        # The actor's tape does not record the encoder, which learns from the critics' loss alone.
-        with tf.GradientTape(watch_accessed_variables=False) as encoder_tape:
-            encoder_tape.watch(self._encoder_variables)
+        # The critics' tape alone records the encoder, which learns from their loss.
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([*self.critic_variables, *self._encoder_variables])
             steps, next_steps = self.split(minibatch, noise)
         if self.actor_update_period == 1:
             # The actor does not depend on the critics' step: its first half can run in parallel. Only batch statistics
             # depend on the order: here the actor's change before the next actions are drawn, below after that.
             begun = self._begin_actor(steps, actor_noise)
-            measured = self._step_critics(steps, next_steps, next_noise, noise, encoder_tape)
+            measured = self._step_critics(steps, next_steps, next_noise, noise, tape)
             measured |= all_measured(self._finish_actor(steps, *begun))
         else:
-            measured = self._step_critics(steps, next_steps, next_noise, noise, encoder_tape)
+            measured = self._step_critics(steps, next_steps, next_noise, noise, tape)
             measured |= self._step_actor_if_due(steps, actor_noise)
         self.train_step_counter.assign_add(1)
         self.move_targets()
@@ -154,19 +148,14 @@ class Sac(Agent):
         return loss, *_q_and_errors([tf.stop_gradient(values) for values in predictions], td_targets, steps.weight)
 
     def _step_critics(
-        self, steps: Steps, next_steps: Steps, next_noise: Drawing, noise: Noise, encoder_tape: tf.GradientTape
+        self, steps: Steps, next_steps: Steps, next_noise: Drawing, noise: Noise, tape: tf.GradientTape
     ) -> Measured:
         """One optimizer step on all critics, and on the encoder that they see through."""
-        variables, features = self.critic_variables, self._pipeline.features(steps.time_steps)
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([*variables, *features])
+        with tape:
             loss, q_mean, td_errors = self.critic_loss(steps, next_steps, next_noise, noise, training=True)
         tf.debugging.check_numerics(loss, "Critic loss is inf or nan.")
-        gradients = tape.gradient(loss, [*variables, *features])
-        if features:
-            of_features, gradients = gradients[len(variables) :], gradients[: len(variables)]
-            gradients += encoder_tape.gradient(features, self._encoder_variables, output_gradients=of_features)
-        self.apply(gradients, [*variables, *self._encoder_variables], self.critic_optimizer)
+        variables = [*self.critic_variables, *self._encoder_variables]
+        self.apply(tape.gradient(loss, variables), variables, self.critic_optimizer)
         measured = {"critic_loss": loss, "q_mean": q_mean}
         return all_measured(measured if td_errors is None else measured | {TD_ERRORS: td_errors})
 
@@ -260,7 +249,10 @@ class Sac(Agent):
             time_steps = self._pipeline.shifted(time_steps, noise.of(_SHIFTS))
             next_time_steps = self._pipeline.shifted(next_time_steps, noise.of(_NEXT_SHIFTS))
         steps = Steps(self._pipeline.encoded(time_steps), policy_steps.action, weight=minibatch.weight)
-        return cut_burn_in(steps, self._pipeline.encoded(next_time_steps), minibatch.burn_in_steps)
+        # Nothing is learned from what follows: CrossQ's batch statistics would lead a gradient there.
+        following = self._pipeline.encoded(next_time_steps)
+        following = following._replace(observation=tf.nest.map_structure(tf.stop_gradient, following.observation))
+        return cut_burn_in(steps, following, minibatch.burn_in_steps)
 
 
 def target_entropy(params: TrainParamsBase, action_spec: Any) -> float:

@@ -8,24 +8,12 @@ from typing import Any
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents.agent import Acting, Agent
-from tfagents_system.agents.dqn import (
-    CriticLoss,
-    Sample,
-    build_critic,
-    critic_losses,
-    mean,
-    of_actions,
-    sample_of,
-    step_critics,
-)
-from tfagents_system.agents.encoder import ObservationPipeline
-from tfagents_system.agents.minibatch import Measured, Minibatch, all_measured
-from tfagents_system.agents.networks import SamplingPolicy, ScorePolicy, build_value_network, num_actions
-from tfagents_system.agents.noise import Noise
+from tfagents_system.agents.agent import Acting
+from tfagents_system.agents.dqn import CriticLoss, Sample, ValueLearner, of_actions
+from tfagents_system.agents.minibatch import Noise
+from tfagents_system.agents.networks import SamplingPolicy, ScorePolicy, build_value_network
 from tfagents_system.agents.normalization import set_sources
-from tfagents_system.agents.sac import lowest
-from tfagents_system.agents.sac import mean as mean_of
+from tfagents_system.agents.sac import lowest, mean
 from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -33,57 +21,28 @@ _NUM_CRITICS = 2
 _SHARE_OF_MOST_ENTROPY = 0.98  # The paper's section 5: of log(n), that of equal probabilities.
 
 
-class SacDiscrete(Agent):
-    """Two critics of the values of all actions, and an actor of their probabilities.
-
-    Args:
-      params: Hyperparameters.
-      time_step_spec, action_spec, train_step: As of `TrainParamsBase.agent_ctor`; the action is an int32 scalar.
-
-    Raises:
-      UserError: Actions are not n discrete ones.
-    """
+class SacDiscrete(ValueLearner):
+    """Two critics of the values of all actions, and an actor of their probabilities."""
 
     @staticmethod
     def build_acting(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any) -> Acting:
         names, whole = params.actor_observations, time_step_spec.observation
         time_step_spec = time_step_spec._replace(observation=seen_by_actor(whole, names))
-        count, units = num_actions(params, action_spec), tuple(params.actor_fc_layer_params)
-        actor = build_value_network(params, time_step_spec.observation, count, units, "Actor", is_actor=True)
+        actor = build_value_network(params, time_step_spec, action_spec, "Actor", is_actor=True)
         set_sources(actor, leaves_seen_by_actor(whole, names))
         return Acting(actor, *(kind(time_step_spec, action_spec, actor) for kind in (ScorePolicy, SamplingPolicy)))
 
     def __init__(self, params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable) -> None:
-        acting = self.build_acting(params, time_step_spec, action_spec)
-        critics, targets = (
-            [build_critic(params, time_step_spec, action_spec, f"{name}{k}") for k in range(_NUM_CRITICS)]
-            for name in ("Critic", "TargetCritic")
-        )
-        super().__init__(params, time_step_spec, action_spec, train_step, acting, critics, targets)
+        specs = time_step_spec, action_spec
+        acting = self.build_acting(params, *specs)
+        critics = [build_value_network(params, *specs, f"Critic{k}") for k in range(_NUM_CRITICS)]
+        super().__init__(params, specs, train_step, acting, critics)
         self.learn_actor(params)
-        self._pipeline = ObservationPipeline(params, critics[0].body.images, time_step_spec.observation)
         self._actor_observations = params.actor_observations
-        most_entropy = math.log(num_actions(params, action_spec))
-        wanted = params.target_entropy
+        most_entropy, wanted = math.log(action_spec.maximum + 1), params.target_entropy
         self.target_entropy = _SHARE_OF_MOST_ENTROPY * most_entropy if wanted is None else float(wanted)
 
-    def update(self, minibatch: Minibatch, noise: Noise) -> Measured:
-        """Returns losses of critics, actor and alpha, `q_mean` and `grad_norm`; with weights `TD_ERRORS`, too."""
-        sample = sample_of(self, self._pipeline, minibatch, noise)
-        measured = step_critics(self, sample, lambda: self.critic_loss(sample, training=True))
-        measured |= self._step_actor_and_alpha(sample)
-        self.train_step_counter.assign_add(1)
-        self.move_targets()
-        return all_measured(measured)
-
-    def losses(self, minibatch: Minibatch, noise: Noise) -> dict[str, tf.Tensor]:
-        sample = sample_of(self, self._pipeline, minibatch)
-        losses = critic_losses(self.critic_loss(sample, training=False), sample)
-        loss, log_pi = self.actor_loss(sample, training=False)
-        losses["actor_loss"] = loss
-        return losses if self.alpha_optimizer is None else losses | {"alpha_loss": self.alpha_loss(sample, log_pi)[0]}
-
-    def critic_loss(self, sample: Sample, training: bool) -> CriticLoss:
+    def critic_loss(self, sample: Sample, noise: Noise, training: bool) -> CriticLoss:
         """The sum over critics of (y - Q_i(s, a))^2 / 2, y = r + g sum_a' pi (min Q_target(s', a') - alpha log pi)."""
         log_pi = self._log_pi(sample.next_observation)
         next_values = lowest([target(sample.next_observation)[0] for target in self.targets])
@@ -92,23 +51,23 @@ class SacDiscrete(Agent):
         of_critics = [critic(sample.observation, training=training)[0] for critic in self.critics]
         taken = [of_actions(values, sample.action) for values in of_critics]
         loss = tf.add_n([0.5 * tf.math.squared_difference(td_target, q) for q in taken])
-        td_errors = mean_of([tf.abs(td_target - tf.stop_gradient(q)) for q in taken])
-        return CriticLoss(loss, mean_of(taken), td_errors)
+        td_errors = mean([tf.abs(td_target - tf.stop_gradient(q)) for q in taken])
+        return CriticLoss(loss, mean(taken), td_errors)
 
     def actor_loss(self, sample: Sample, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """Equation 12: sum_a pi(a|s) (alpha log pi(a|s) - min_i Q_i(s, a)); and log pi, `[B, n]`."""
         log_pi = self._log_pi(sample.observation, training)
         values = tf.stop_gradient(lowest([critic(sample.observation)[0] for critic in self.critics]))
         per_sample = tf.reduce_sum(tf.exp(log_pi) * (tf.exp(self.log_alpha) * log_pi - values), axis=-1)
-        return mean(per_sample, sample.weight), log_pi
+        return sample.mean(per_sample), log_pi
 
     def alpha_loss(self, sample: Sample, log_pi: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Equation 11 with log(alpha) in alpha's place; and its gradient, the entropy minus its target."""
         missing = tf.stop_gradient(-tf.reduce_sum(tf.exp(log_pi) * log_pi, axis=-1) - self.target_entropy)
-        gradient = mean(missing, sample.weight)
+        gradient = sample.mean(missing)
         return self.log_alpha * gradient, gradient
 
-    def _step_actor_and_alpha(self, sample: Sample) -> dict[str, tf.Tensor]:
+    def step_actor(self, sample: Sample) -> dict[str, tf.Tensor]:
         (loss, log_pi), _ = self.minimize(
             lambda: self.actor_loss(sample, training=True), self.actor_variables, self.actor_optimizer, "Actor"
         )
@@ -117,6 +76,11 @@ class SacDiscrete(Agent):
         alpha_loss, gradient = self.alpha_loss(sample, log_pi)
         self.apply([gradient], [self.log_alpha], self.alpha_optimizer)
         return {"actor_loss": loss, "alpha_loss": alpha_loss}
+
+    def actor_losses(self, sample: Sample) -> dict[str, tf.Tensor]:
+        loss, log_pi = self.actor_loss(sample, training=False)
+        losses = {"actor_loss": loss}
+        return losses if self.alpha_optimizer is None else losses | {"alpha_loss": self.alpha_loss(sample, log_pi)[0]}
 
     def _log_pi(self, observation: Any, training: bool = False) -> tf.Tensor:
         """`[B, n]`."""

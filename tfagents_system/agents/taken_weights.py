@@ -28,7 +28,7 @@ class TakenWeights:
 
     Attributes:
       parts: What fits, by the name of its attribute.
-      misfits: A line for each network, alpha or optimizer that does not.
+      misfits: A line for each network, alpha or optimizer that does not, but none for the optimizer of such a network.
 
     Raises:
       ValueError: The checkpoint can't be read.
@@ -42,31 +42,23 @@ class TakenWeights:
         children = tf.train.TrackableView.children(agent)
         names = [name for name in children if _NETWORKS.match(name)]
         if not networks_alone:
-            rest = [name for name in children if _REST.search(name)]
-            is_alpha_fixed = not any("alpha_optimizer" in name for name in rest)
-            # Optimizers last: each belongs to what was compared before.
-            rest.sort(key=lambda name: "optimizer" in name)
-            names += [name for name in rest if not (is_alpha_fixed and "alpha" in name)]
+            is_alpha_learned = any("alpha_optimizer" in name for name in children)  # Else it stays.
+            rest = [name for name in children if _REST.search(name) and (is_alpha_learned or "alpha" not in name)]
+            names += sorted(rest, key=lambda name: "optimizer" in name)
         self.parts: dict[str, Any] = {}
         misfits: dict[str, list[str]] = {}
         for name in names:
-            if "optimizer" in name:
-                stem = name.strip("_").partition("_")[0]
-                has_misfit = any(stem in other for other in misfits)
-                lines = (
-                    [f"the {stem}'s weights do not fit"] if has_misfit else _slot_lines(name, children[name], theirs)
-                )
-            else:
+            if "optimizer" not in name:
                 lines = _shape_lines(_below(name, theirs), _below(name, ours))
+            elif any(name.strip("_").partition("_")[0] in other for other in misfits):
+                continue  # It steps what does not fit.
+            else:
+                lines = _slot_lines(name, children[name], theirs)
             if lines:
                 misfits[name] = lines
             else:
                 self.parts[name] = children[name]
-        self.misfits = [
-            f"{_in_words(name)}: {'; '.join(lines[:_SHOWN])}"
-            + f" and {len(lines) - _SHOWN} more" * (len(lines) > _SHOWN)
-            for name, lines in misfits.items()
-        ]
+        self.misfits = [f"{_in_words(name)}: {'; '.join(lines[:_SHOWN])}" for name, lines in misfits.items()]
 
     @property
     def has_network(self) -> bool:

@@ -11,8 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfagents_system.agents import algorithms
-from tfagents_system.agents.minibatch import Steps
-from tfagents_system.agents.noise import Noise
+from tfagents_system.agents.minibatch import Noise, Steps
 from tfagents_system.agents.sac import Sac, mean
 from tfagents_system.train_params_base import TrainParamsBase
 
