@@ -17,7 +17,7 @@ from tests.support.agents_to_begin_with import normalizations_of
 from tests.support.fakes import FakeParams
 from tests.support.updates import update_once
 from tfagents_system.agents.agent import make_agent, make_worker_agent
-from tfagents_system.agents.normalization import RunningStatistics
+from tfagents_system.agents.normalization import update_statistics
 from tfagents_system.envs.history import leaves_seen_by_actor, policy_time_step_spec, seen_by_actor
 from tfagents_system.policies import weights
 from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
@@ -163,7 +163,7 @@ def test_statistics_are_those_of_the_part_and_not_of_one_at_its_place(kind: str)
     params, spec, agent = built(kind)
     observation = numbers(policy_time_step_spec(params, spec).observation, np.random.default_rng(2), (30,))
     whole = tree.flatten(observation)
-    RunningStatistics(agent).update([tf.constant(leaf) for leaf in whole])
+    update_statistics(agent, [tf.constant(leaf) for leaf in whole])
     sources = leaves_seen_by_actor(observation, params.actor_observations)
     for part, networks in agent.networks().items():
         for network in networks:

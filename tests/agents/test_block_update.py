@@ -102,10 +102,10 @@ def test_an_update_draws_standard_normal_noise_that_seed_and_train_step_determin
 
     assert losses(1)[-1] == losses(1)[-1]
     assert len({losses(1)[-1][0], losses(2)[-1][0], losses(1, train_step=1)[-1][0]}) == 3
-    agent, observation, told = losses(1, updates=40)
-    assert [len(set(values)) for values in zip(*told, strict=True)] == [40] * 3
+    agent, observation, told = losses(1, updates=12)
+    assert [len(set(values)) for values in zip(*told, strict=True)] == [12] * 3
     repeated = tf.repeat(tf.constant(observation), 200, axis=0)
     distribution = agent.policy.distribution(ts.restart(repeated, len(repeated))).action
     expected = float(tf.reduce_mean(distribution.log_prob(distribution.sample(seed=1))))
-    # 640 samples, with a standard deviation of about 1; no noise would be 1 off, half of it 0.75.
-    assert -np.mean([alpha_loss for *_, alpha_loss in told]) == pytest.approx(expected, abs=0.15)
+    # 192 samples, with a standard deviation of about 1; no noise would be 1 off, half of it 0.75.
+    assert -np.mean([alpha_loss for *_, alpha_loss in told]) == pytest.approx(expected, abs=0.3)

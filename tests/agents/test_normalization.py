@@ -11,8 +11,8 @@ from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.normalization import (
     RewardScale,
     RunningNormalization,
-    RunningStatistics,
     merge_moments,
+    update_statistics,
 )
 from tfagents_system.replay.sampling import SequenceForm, TransitionForm
 
@@ -86,7 +86,7 @@ def test_pixels_are_left_alone_and_all_else_is_normalised_leaf_by_leaf():
         "joints": tf.constant(rng.normal(50.0, 3.0, (6, 3)), tf.float32),
     }
     np.testing.assert_array_equal(actor.body.normalization(observation)["gear"], [1, 2, 3, 4, 5, 3], "nothing seen yet")
-    RunningStatistics(holder).update(tf.nest.flatten(observation))
+    update_statistics(holder, tf.nest.flatten(observation))
     normalised = actor.body.normalization(observation)
     np.testing.assert_array_equal(normalised["camera"], observation["camera"])
     np.testing.assert_allclose(normalised["gear"], (np.array([1, 2, 3, 4, 5, 3]) - 3) / np.sqrt(10 / 6), rtol=1e-5)
@@ -156,10 +156,9 @@ def test_statistics_follow_the_replay_and_forget_what_it_held_long_ago():
     normalization.build(tf.TensorShape([1]))
     holder = tf.Module()
     holder.layers = [normalization]
-    statistics = RunningStatistics(holder)
     for value, blocks, mean in ((1.0, 10, 1.0), (1.0, 50, 1.0), (3.0, 30, 3.0 - 2.0 * (10 / 11) ** 30)):
         for _ in range(blocks):
-            statistics.update([tf.fill((10_000, 1), value)])
+            update_statistics(holder, [tf.fill((10_000, 1), value)])
             scale.update(tf.fill((10_000,), value))
         assert float(normalization.mean[0]) == pytest.approx(mean, rel=1e-4)
     assert float(scale.mean) == pytest.approx(3.0 - 2.0 * (10 / 11) ** 30, rel=1e-4)
@@ -172,13 +171,12 @@ def test_an_outlier_that_float32_can_not_square_leaves_its_own_statistics_as_the
     normalization.build(tf.TensorShape([3]))
     holder = tf.Module()
     holder.layers = [normalization]
-    statistics = RunningStatistics(holder)
     rng = np.random.default_rng(0)
     blocks = [rng.normal((50.0, -3.0, 7.0), (2.0, 0.5, 1.0), (200, 3)).astype(np.float32) for _ in range(4)]
     blocks[1][7, 0] = 1e20  # Its square is beyond float32.
     blocks[2][:, 1] = -3e19  # The square of its distance from what was seen before is.
     for values in blocks:
-        statistics.update([tf.constant(values)])
+        update_statistics(holder, [tf.constant(values)])
     assert float(normalization.count) == 800
     np.testing.assert_allclose(normalization.mean[2], np.concatenate(blocks)[:, 2].mean(), rtol=1e-5)
     for feature, skipped in ((0, 1), (1, 2)):

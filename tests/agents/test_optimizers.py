@@ -140,11 +140,11 @@ def test_going_on_from_a_checkpoint_is_going_on_without_a_stop_bit_by_bit(tmp_pa
     }
     agent, other = build(**settings), build(**settings)
     update = BlockUpdate(agent, B, TransitionForm(), seed=5)
-    update(block(3))
+    update(block(2))
     checkpoints_of(tmp_path, agent)[0].save(5.0, wait=True)
-    update(block(3, seed=1))
+    update(block(1, seed=1))
     checkpoints_of(tmp_path, other)[0].restore()
-    BlockUpdate(other, B, TransitionForm(), seed=5)(block(3, seed=1))
+    BlockUpdate(other, B, TransitionForm(), seed=5)(block(1, seed=1))
     assert np.abs(agent.actor_optimizer.get_slot(agent.actor.trainable_variables[0], "momentum")).max() > 0
     assert len(agent.variables) == len(other.variables) > 10
     for ours, theirs in zip(agent.variables, other.variables, strict=True):

@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_named_and_stays_as_it_was_drawn(tmp_path):
     agent = fresh(critic_joint_fc_layer_params=(7,))
     before = numbers(agent)
     weights = taken(agent, run)
-    (told,) = weights.misfits
+    told, _ = weights.misfits  # Critics and targets.
     assert told.startswith("critics: 0/") and "is 5 there, 7 here" in told
     assert not any("optimizer" in name and "critic" in name for name in weights.parts)
     weights.assign()

@@ -31,12 +31,15 @@ from absl import logging
 from tf_agents.agents import tf_agent
 from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
 from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
+from tf_agents.trajectories import policy_step, trajectory
+from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.agent import Agent, check_scheduled
 from tfagents_system.agents.iteration_counts import prior_samples
 from tfagents_system.agents.layers import VALUE_LAYER
-from tfagents_system.agents.minibatch import TD_ERRORS, Measured, Minibatch, MinibatchArrays, Noise, all_measured
-from tfagents_system.agents.normalization import RunningStatistics
+from tfagents_system.agents.minibatch import TD_ERRORS, Measured, Minibatch, Noise, all_measured
+from tfagents_system.agents.normalization import update_statistics
+from tfagents_system.envs.history import with_horizon_time, without_horizon_time
 from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -118,10 +121,21 @@ class BlockUpdate:
             _check_own_train(agent, form, measures)
         self._is_prioritized = form.is_prioritized
         self.tell_errors: Callable[[np.ndarray, np.ndarray], None] | None = None
-        self._arrays = MinibatchArrays(agent, form, batch_size)
+        self._form, self._reward_scale = form, getattr(agent, "reward_scale", None)
+        observation_spec = agent.time_step_spec.observation
+        if form.has_horizon_time:
+            observation_spec = without_horizon_time(observation_spec)
+        nests = {"observation": observation_spec, "action": agent.action_spec}
+        self._of_one_step: dict[str, Any] = {
+            name: nests.get(kind) or tf.TensorSpec((), kind)
+            for name, kind in form.arrays(has_returns=self._reward_scale is not None).items()
+        }
+        times = () if form.sequence_length is None else (form.sequence_length + 1,)
+        leaves = tf.nest.flatten(tuple(self._of_one_step.values()))
+        self._specs = [tf.TensorSpec((batch_size, *times, *spec.shape), spec.dtype) for spec in leaves]
         sizes = [batch_size - prior_samples, prior_samples] if prior_samples else [batch_size]
         self.block_spec = [
-            tf.TensorSpec((None, size, *spec.shape[1:]), spec.dtype) for size in sizes for spec in self._arrays.specs
+            tf.TensorSpec((None, size, *spec.shape[1:]), spec.dtype) for size in sizes for spec in self._specs
         ]
         self._train_block = self._compiled_training(len(sizes))
         self._measure_block = self._compiled_measuring(len(sizes)) if measures else None
@@ -146,7 +160,7 @@ class BlockUpdate:
         if not is_sane:
             raise DivergedError(f"a weight is not finite, or beyond {_MAX_WEIGHT:g}")
         if errors and self.tell_errors is not None:
-            self.tell_errors(self._arrays.rows(arrays), errors[0].numpy())
+            self.tell_errors(self._rows(arrays), errors[0].numpy())
         return numbers
 
     def measure(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
@@ -166,13 +180,51 @@ class BlockUpdate:
         _check_finite(numbers)
         return numbers
 
-    def _update_statistics(self, arrays: list[tf.Tensor], statistics: RunningStatistics) -> None:
+    def _named(self, arrays: list[tf.Tensor]) -> dict[str, Any]:
+        """The nests of a block's or a minibatch's arrays; observations as the agent takes them."""
+        specs = self._of_one_step
+        # A tuple: tf.nest would sort the keys of a dictionary.
+        named = dict(zip(specs, tf.nest.pack_sequence_as(tuple(specs.values()), arrays), strict=True))
+        if self._form.has_horizon_time:
+            for name in ("observation", "next_observation"):
+                time = named[name.replace("observation", "horizon_time")]
+                named[name] = with_horizon_time(named[name], time[..., None])
+        return named
+
+    def _minibatch(self, arrays: list[tf.Tensor]) -> Minibatch:
+        """What an update of the agent learns from."""
+        named = self._named(arrays)
+        reward, discount = named["reward"], named["discount"]
+        if self._reward_scale is not None:
+            reward = self._reward_scale(reward)
+        if self._form.sequence_length is not None:
+            types = named["step_type"]
+            next_types = tf.concat([types[:, 1:], types[:, -1:]], axis=1)
+            seen = types, named["observation"], named["action"], (), next_types, reward, discount
+            return Minibatch(trajectory.Trajectory(*seen), named["weight"][:, :-1], self._form.burn_in)
+        mid = tf.fill(tf.shape(reward), ts.StepType.MID)
+        # The next time step: a discount of 0 is a termination.
+        next_types = tf.where(discount == 0.0, ts.StepType.LAST, mid)
+        transition = trajectory.Transition(
+            ts.TimeStep(mid, tf.zeros_like(reward), tf.ones_like(reward), named["observation"]),
+            policy_step.PolicyStep(named["action"]),
+            ts.TimeStep(next_types, reward, discount, named["next_observation"]),
+        )
+        return Minibatch(transition, named["weight"] if self._form.is_prioritized else None)
+
+    def _rows(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """The numbers of rows `[K, B]` among the arrays of a block, of its one or two parts."""
+        lengths = {name: len(tf.nest.flatten(spec)) for name, spec in self._of_one_step.items()}
+        place = sum(lengths[name] for name in list(lengths)[: list(lengths).index("row")])
+        return np.concatenate(arrays[place :: sum(lengths.values())], axis=1)
+
+    def _update_statistics(self, arrays: list[tf.Tensor]) -> None:
         """Adds a block to the running statistics, once, before its updates."""
-        named = self._arrays.named(arrays)
+        named = self._named(arrays)
         weight = named.get("weight")
-        statistics.update(tf.nest.flatten(named["observation"]), weight)
-        if self._arrays.reward_scale is not None:
-            self._arrays.reward_scale.update(named["returns"], weight)
+        update_statistics(self._agent, tf.nest.flatten(named["observation"]), weight)
+        if self._reward_scale is not None:
+            self._reward_scale.update(named["returns"], weight)
 
     def _weights_are_sane(self) -> tf.Tensor:
         """Whether all weights are finite and none has exploded; NaN fails every comparison."""
@@ -202,22 +254,22 @@ class BlockUpdate:
         """A compiled function of a minibatch's arrays."""
 
         def update(arrays: list[tf.Tensor]) -> Any:
-            return step(self._arrays.minibatch(arrays))
+            return step(self._minibatch(arrays))
 
         with bfloat16_matmuls([self._agent]) if self._is_bfloat16 else contextlib.nullcontext():
             # The agent's own `train` may hold anything.
-            return concrete_function(update, [self._arrays.specs], by_xla=self._is_fused)
+            return concrete_function(update, [self._specs], by_xla=self._is_fused)
 
     def _compiled_training(self, parts: int) -> Any:
         # Traced before the loop, because only the trace reveals the losses' names and number.
-        update, statistics = self._compiled(self._step), RunningStatistics(self._agent)
+        update = self._compiled(self._step)
         zeros = tf.nest.map_structure(lambda spec: tf.zeros((), spec.dtype), update.structured_outputs[0])
-        length = len(self._arrays.specs)
+        length = len(self._specs)
 
         def train_block(arrays: list[tf.Tensor]) -> tuple[Measured, list[tf.Tensor], tf.Tensor]:
             num_minibatches = tf.shape(arrays[0])[0]
             for part in range(parts):
-                self._update_statistics(arrays[part * length :][:length], statistics)
+                self._update_statistics(arrays[part * length :][:length])
             errors = [tf.TensorArray(tf.float32, num_minibatches) for _ in update.structured_outputs[1]]
 
             def step(k: tf.Tensor, sums: Measured, errors: list[tf.TensorArray]) -> tuple[Any, ...]:

@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
-from tf_agents.agents import tf_agent
 from tf_agents.distributions.utils import SquashToSpecNormal
-from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
 from tfagents_system.agents.layers import dropout_noise
-from tfagents_system.envs.history import with_horizon_time, without_horizon_time
 
 if TYPE_CHECKING:
-    from tfagents_system.replay.sampling import SampleForm
+    pass
 
 Measured = dict[str, tuple[tf.Tensor, tf.Tensor]]
 """By name: a value, and 1 or 0 for whether this update has measured it. Unmeasured values are 0."""
@@ -129,72 +126,6 @@ def batch_mean(per_example: tf.Tensor, weight: tf.Tensor | None, regularization:
     if per_example.shape.rank > 1:
         per_example = tf.reduce_sum(per_example, range(1, per_example.shape.rank))
     return common.aggregate_losses(per_example_loss=per_example, regularization_loss=regularization).total_loss
-
-
-class MinibatchArrays:
-    """The arrays of a minibatch as a form of samples names them, and the Minibatch that they make.
-
-    Args:
-      agent: For the specs of observations and actions, and its `reward_scale`, if any.
-      form: What a sample is.
-      batch_size: B.
-
-    Attributes:
-      specs: Of each array: `[B, ...]`, or `[B, T + 1, ...]` of sequences.
-    """
-
-    def __init__(self, agent: tf_agent.TFAgent, form: SampleForm, batch_size: int) -> None:
-        self._form = form
-        self.reward_scale = getattr(agent, "reward_scale", None)
-        observation_spec = agent.time_step_spec.observation
-        if form.has_horizon_time:
-            observation_spec = without_horizon_time(observation_spec)
-        nests = {"observation": observation_spec, "action": agent.action_spec}
-        self._of_one_step: dict[str, Any] = {
-            name: nests.get(kind) or tf.TensorSpec((), kind)
-            for name, kind in form.arrays(has_returns=self.reward_scale is not None).items()
-        }
-        outer = (batch_size,) if form.sequence_length is None else (batch_size, form.sequence_length + 1)
-        leaves = tf.nest.flatten(tuple(self._of_one_step.values()))
-        self.specs = [tf.TensorSpec((*outer, *spec.shape), spec.dtype) for spec in leaves]
-
-    def named(self, arrays: list[tf.Tensor]) -> dict[str, Any]:
-        """The nests of a block's or a minibatch's arrays; observations as the agent takes them."""
-        specs = self._of_one_step
-        # A tuple: tf.nest would sort the keys of a dictionary.
-        named = dict(zip(specs, tf.nest.pack_sequence_as(tuple(specs.values()), arrays), strict=True))
-        if self._form.has_horizon_time:
-            for name in ("observation", "next_observation"):
-                time = named[name.replace("observation", "horizon_time")]
-                named[name] = with_horizon_time(named[name], time[..., None])
-        return named
-
-    def minibatch(self, arrays: list[tf.Tensor]) -> Minibatch:
-        """What an update of the agent learns from."""
-        named = self.named(arrays)
-        reward, discount = named["reward"], named["discount"]
-        if self.reward_scale is not None:
-            reward = self.reward_scale(reward)
-        if self._form.sequence_length is not None:
-            types = named["step_type"]
-            next_types = tf.concat([types[:, 1:], types[:, -1:]], axis=1)
-            seen = types, named["observation"], named["action"], (), next_types, reward, discount
-            return Minibatch(trajectory.Trajectory(*seen), named["weight"][:, :-1], self._form.burn_in)
-        mid = tf.fill(tf.shape(reward), ts.StepType.MID)
-        # The next time step: a discount of 0 is a termination.
-        next_types = tf.where(discount == 0.0, ts.StepType.LAST, mid)
-        transition = trajectory.Transition(
-            ts.TimeStep(mid, tf.zeros_like(reward), tf.ones_like(reward), named["observation"]),
-            policy_step.PolicyStep(named["action"]),
-            ts.TimeStep(next_types, reward, discount, named["next_observation"]),
-        )
-        return Minibatch(transition, named["weight"] if self._form.is_prioritized else None)
-
-    def rows(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """The numbers of rows `[K, B]` among the arrays of a block, of its one or two parts."""
-        lengths = {name: len(tf.nest.flatten(spec)) for name, spec in self._of_one_step.items()}
-        place = sum(lengths[name] for name in list(lengths)[: list(lengths).index("row")])
-        return np.concatenate(arrays[place :: sum(lengths.values())], axis=1)
 
 
 # Random numbers, and actions that are made of them.

@@ -1,7 +1,7 @@
 """Scales observations to mean 0 and variance 1, rewards to returns of deviation 1, by statistics of the training data.
 
 Each network that normalises has its own copy of the statistics as variables: so they are in checkpoints, in the
-weights that workers get, and in SavedModels. `RunningStatistics` sets all copies to the same values.
+weights that workers get, and in SavedModels. `update_statistics` sets all copies to the same values.
 """
 
 from __future__ import annotations
@@ -92,28 +92,20 @@ def set_sources(network: Any, sources: Sequence[int]) -> None:
             layer.source = sources[layer.leaf]
 
 
-class RunningStatistics:
-    """Updates the statistics of all networks of an agent with a block of experience.
+def update_statistics(agent: tf.Module, observations: Sequence[tf.Tensor], weight: tf.Tensor | None = None) -> None:
+    """Adds all observations of a block, once, to the statistics of all networks; `WINDOW` defines their weight.
 
     Args:
-      agent: Any tf.Module; the normalisations in it are found by their class.
+      agent: The normalisations in it are found by their class.
+      observations: The leaves in flattened order, each `[..., *shape]` with any outer dimensions.
+      weight: `[...]`: how often each counts; None: once.
     """
-
-    def __init__(self, agent: tf.Module) -> None:
-        self._layers: dict[int, list[RunningNormalization]] = {}
-        for module in agent.submodules:
-            if isinstance(module, RunningNormalization):
-                self._layers.setdefault(module.source, []).append(module)
-
-    def update(self, observations: Sequence[tf.Tensor], weight: tf.Tensor | None = None) -> None:
-        """Adds all observations of a block, once; `WINDOW` defines their weight.
-
-        Args:
-          observations: The leaves in flattened order, each `[..., *shape]` with any outer dimensions.
-          weight: `[...]`: how often each counts; None: once.
-        """
-        for leaf, layers in self._layers.items():
-            _take_into_account(layers, observations[leaf], weight)
+    layers: dict[int, list[RunningNormalization]] = {}
+    for module in agent.submodules:
+        if isinstance(module, RunningNormalization):
+            layers.setdefault(module.source, []).append(module)
+    for leaf, copies in layers.items():
+        _take_into_account(copies, observations[leaf], weight)
 
 
 def _take_into_account(holders: Sequence[Any], values: tf.Tensor, weight: tf.Tensor | None) -> None:

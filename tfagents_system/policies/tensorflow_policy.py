@@ -72,7 +72,11 @@ class SingleFramesPolicy(tf_policy.TFPolicy):
         if self._is_stacking:
             leaves = zip(tf.nest.flatten(single), self._frames, strict=True)
             state_spec = {
-                _FRAMES: [_earlier(leaf, count) for leaf, count in leaves if count > 1],
+                _FRAMES: [  # Those before the newest.
+                    tf.TensorSpec((*leaf.shape[:-1], leaf.shape[-1] * (count - 1)), leaf.dtype, leaf.name)
+                    for leaf, count in leaves
+                    if count > 1
+                ],
                 _IS_UNDER_WAY: tf.TensorSpec((), tf.int32, _IS_UNDER_WAY),
                 _OWN: state_spec,
             }
@@ -132,12 +136,6 @@ class SingleFramesPolicy(tf_policy.TFPolicy):
         return time_step._replace(observation=observation), state
 
 
-def _earlier(spec: tf.TensorSpec, frames: int) -> tf.TensorSpec:
-    """The frames of a leaf before the newest."""
-    *others, size = spec.shape
-    return tf.TensorSpec((*others, size * (frames - 1)), spec.dtype, spec.name)
-
-
 def innermost(policy: tf_policy.TFPolicy) -> tf_policy.TFPolicy:
     """The inverse of `of_single_frames`: the agent's policy."""
     return policy.agent_policy if isinstance(policy, SingleFramesPolicy) else policy
@@ -164,7 +162,10 @@ class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
         self._policy = policy
         self._actions = actions
         # Traced once for all functions of a SavedModel.
-        specs = tf.nest.map_structure(_batched, (policy.time_step_spec, policy.policy_state_spec))
+        specs = tf.nest.map_structure(
+            lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype),
+            (policy.time_step_spec, policy.policy_state_spec),
+        )
         self._act = common.function(self._action_in_units).get_concrete_function(*specs)
 
     def _variables(self) -> Any:
@@ -186,10 +187,6 @@ class EnvironmentUnitsPolicy(tf_policy.TFPolicy):
 
     def _distribution(self, time_step: Any, policy_state: types.NestedTensor) -> policy_step.PolicyStep:
         raise NotImplementedError("only actions are in the environment's units")
-
-
-def _batched(spec: Any) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *spec.shape], spec.dtype)
 
 
 def in_environment_units(action: tf.Tensor, actions: LeafActions) -> tf.Tensor:
