@@ -94,7 +94,7 @@ class Trained:
 
 def test_sac_with_a_memory_schedules_and_an_exact_ratio_until_it_is_good_enough(tmp_path: Path) -> None:
     still = {"points": [[0, 0.01], [3, 1e-30]], "by": "iterations", "interpolation": "step"}
-    settings: tuple[str, ...] = ("recurrent.burn_in=1", "recurrent.sequence_length=3", "action_history=1")
+    settings: tuple[str, ...] = ("recurrent.burn_in=0", "recurrent.sequence_length=3", "action_history=1")
     settings += ("normalize_rewards=true", f"actor_learning_rate={json.dumps(still)}", "checkpoint_period_iters=2")
     settings += ("env_steps_per_iter=20", "updates_per_env_step=1.25", "max_policy_lag=0", "num_iter=100")
     settings += ("normalize_observations=true", 'alpha_optimizer={"name": "sgd", "momentum": 0.5}')

@@ -382,10 +382,6 @@ def build_optimizer(params: TrainParamsBase, part: str) -> Optimizer:
     Adam (Kingma and Ba, arXiv 1412.6980): theta <- theta - rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) +
     epsilon), the form before the paper's section 2.1. SGD: velocity <- momentum * velocity - rate * gradient, theta <-
     theta + velocity. Their weight decay is an L2 term: that times the weights joins the gradient.
-
-    Args:
-      params: `<part>_optimizer` and `<part>_learning_rate` are used.
-      part: `critic`, `actor` or `alpha`.
     """
     settings, rate = optimizer_settings(params, part), algorithms.value(params, f"{part}_learning_rate")
     variable = None

@@ -81,7 +81,6 @@ class BlockUpdate:
     and returns, if any, include each block before its updates.
 
     Args:
-      agent: The agent to train.
       batch_size: B, the samples of a minibatch.
       form: What a sample is: its arrays, and whether they are steps of a sequence.
       matmul_precision: `float32`, or `bfloat16` for the hidden layers of the agent's networks.
@@ -164,17 +163,7 @@ class BlockUpdate:
         return numbers
 
     def measure(self, arrays: Sequence[np.ndarray]) -> dict[str, float]:
-        """The losses of K minibatches without learning from them: the agent does not change.
-
-        Args:
-          arrays: As of a call.
-
-        Returns:
-          As of a call.
-
-        Raises:
-          DivergedError: A loss is not finite.
-        """
+        """The losses of K minibatches without learning from them: the agent does not change. Otherwise as a call."""
         assert self._measure_block is not None, "made without `measures`"
         numbers = {name: float(loss) for name, loss in _run(self._measure_block, arrays).items()}
         _check_finite(numbers)

@@ -49,13 +49,7 @@ class Sample(NamedTuple):
 
 
 class CriticLoss(NamedTuple):
-    """What each sample says of the critics, `[B]` each.
-
-    Attributes:
-      loss: To be minimised.
-      q: Values of the actions taken.
-      td_errors: See `TD_ERRORS`.
-    """
+    """What each sample says of the critics, `[B]` each; `q` are the values of the actions taken."""
 
     loss: tf.Tensor
     q: tf.Tensor

@@ -27,13 +27,7 @@ _FEATURES = "image_features"  # The specs' name, which distinguishes features fr
 
 
 class Convolution(NamedTuple):
-    """A convolution with ReLU and without padding.
-
-    Attributes:
-      filters: Its outputs.
-      kernel: Its height and width, in pixels of its input.
-      stride: In both directions.
-    """
+    """A convolution with ReLU and without padding; kernel and stride are those of both directions, in pixels."""
 
     filters: int
     kernel: int
@@ -52,10 +46,6 @@ class ImageEncoder(network.Network):
     """Convolutions over each image of an observation; all other leaves pass unchanged.
 
     Pixels go in as p / 255 - 0.5.
-
-    Args:
-      observation_spec: Nest of TensorSpecs.
-      layers: In the order of the data.
     """
 
     def __init__(self, observation_spec: Any, layers: Sequence[Convolution]) -> None:
@@ -112,13 +102,8 @@ class ImageTrunk(tf.keras.layers.Layer):
 class ObservationPipeline:
     """Prepares observations for an update: shifts images at random, then encodes them.
 
-    Unless `image_augmentation_pixels` is set, images are shifted if they are encoded.
-
-    Args:
-      params: `image_augmentation_pixels` is used.
-      encoder: None: networks get the pixels themselves.
-      observation_spec: Nest of TensorSpecs.
-      actor_observations: The hyperparameter.
+    Unless `image_augmentation_pixels` is set, images are shifted if they are encoded. Without an encoder networks get
+    the pixels themselves.
     """
 
     def __init__(
@@ -137,12 +122,7 @@ class ObservationPipeline:
             self._is_shifted = [pixels > 0 and is_image(spec) for spec in specs]
 
     def shifted(self, time_steps: Any, drawing: Drawing) -> Any:
-        """Time steps `[B, (T,) ...]` with shifted images: one shift per image and sample, constant within a sequence.
-
-        Args:
-          time_steps: A TimeStep.
-          drawing: Determines the shifts.
-        """
+        """Time steps `[B, (T,) ...]` with shifted images: one shift per image and sample, alike within a sequence."""
         leaves = tf.nest.flatten(time_steps.observation)
         for k, leaf in enumerate(leaves):
             if self._is_shifted[k]:

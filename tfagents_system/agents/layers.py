@@ -114,11 +114,7 @@ _seeds: Iterator[tf.Tensor] | None = None  # Of the update that is traced now.
 def dropout_noise(seed: int, position: tf.Tensor) -> Iterator[None]:
     """Dropout is active inside. It depends only on seed, position and the order of the calls.
 
-    So an update that is repeated after a restart drops the same units.
-
-    Args:
-      seed: Of all updates.
-      position: Of the update in the run: its train step, an integer scalar.
+    So an update that is repeated after a restart drops the same units. Its position is its train step.
     """
     global _seeds
     first = tf.cast(position, tf.int64) * _CALLS_PER_POSITION

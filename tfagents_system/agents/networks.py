@@ -181,8 +181,6 @@ class Actor(network.DistributionNetwork):
     Source: Haarnoja et al., arXiv 1812.05905, appendix C. log(std) is clipped to [-20, 2].
 
     Args:
-      input_tensor_spec: Of the observation.
-      output_tensor_spec: Of the action, or a nest of them.
       make_body: Called once for each copy of this network.
     """
 

@@ -36,11 +36,7 @@ class RunningNormalization(tf.keras.layers.Layer):
         self.leaf = self.source = leaf
 
     def build(self, input_shape: tf.TensorShape) -> None:
-        """Makes the variables.
-
-        Args:
-          input_shape: Of the leaf, without outer dimensions.
-        """
+        """Makes the variables of a leaf of this shape, without outer dimensions."""
         self.count = self.add_weight("count", (), initializer="zeros", trainable=False)
         self.mean = self.add_weight("mean", input_shape, initializer="zeros", trainable=False)
         self.variance = self.add_weight("variance", input_shape, initializer="ones", trainable=False)
@@ -55,9 +51,7 @@ class RunningNormalization(tf.keras.layers.Layer):
 class ObservationNormalization(tf.keras.layers.Layer):
     """`RunningNormalization` of all leaves except pictures and the encoder's features.
 
-    Args:
-      observation_spec: Nest of specs.
-      convolutions: The encoder's, which say what a picture is.
+    The encoder's convolutions say what a picture is.
     """
 
     def __init__(self, observation_spec: Any, convolutions: Sequence[Convolution], **kwargs: Any) -> None:
@@ -81,12 +75,7 @@ class ObservationNormalization(tf.keras.layers.Layer):
 
 
 def set_sources(network: Any, sources: Sequence[int]) -> None:
-    """Says which leaves of the agent's observation a network normalises, of those that it sees.
-
-    Args:
-      network: Sees a part of the agent's observation.
-      sources: For each leaf that it sees, the number of that leaf in the agent's flattened observation.
-    """
+    """Says for each leaf that a network sees its number in the agent's flattened observation."""
     for layer in network.submodules:
         if isinstance(layer, RunningNormalization):
             layer.source = sources[layer.leaf]

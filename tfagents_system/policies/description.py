@@ -229,15 +229,7 @@ def describe(
     train_step: int,
     iteration: int | None,
 ) -> Description:
-    """The description of a policy with one action array.
-
-    Args:
-      observation_spec: Nest of TensorSpecs without batch dimension.
-      actions: LeafActions, or a nest of them.
-      policy_state_spec: Nest of TensorSpecs; empty without memory.
-      checkpoint: Name of the checkpoint.
-      train_step: Updates done when it was saved.
-      iteration: The iteration in which it was saved; None if unknown.
+    """The description of a policy with one action array; specs are without batch dimension.
 
     Returns:
       observation: of each array its name (an identifier), path in the nest, shape and dtype; action: shape, dtype,

@@ -228,12 +228,9 @@ def _seen(observation: Any, spec: Any) -> Any:
 
 
 def misfits(policy: py_policy.PyPolicy, observation_spec: Any, action_spec: Any) -> list[str]:
-    """What keeps a policy from acting in an environment, a sentence without remedy each; empty if it can.
+    """What keeps a policy from acting in an environment of these specs, a sentence without remedy each.
 
-    Args:
-      policy: Loaded from disk.
-      observation_spec: Nest of the environment's observations; they may have other parts beside the policy's own.
-      action_spec: Nest of its actions, in its own units.
+    Observations may have other parts beside the policy's own; actions are in the environment's units.
     """
     trained, given = (
         sorted(  # `lidar (19,) float32` of each leaf: exported files have dictionaries alone.

@@ -40,7 +40,6 @@ def fit_names(
     character, and a trailing `_` if that name is taken: `a b` beside `a_b` becomes `a_b_`.
 
     Args:
-      names: Of all leaves.
       also_allowed: Further characters.
       is_taken: Whether a name belongs to something else.
     """

@@ -206,11 +206,7 @@ def in_environment_units(action: tf.Tensor, actions: LeafActions) -> tf.Tensor:
 
 
 class TensorFlowWorkerPolicy(WorkerPolicy):
-    """Any TFPolicy, recurrent ones included.
-
-    Args:
-      agent: A TFAgent, or its acting part.
-      seed, num_lanes, frame_stack, names: As of `make_worker_policy`.
+    """Any TFPolicy, recurrent ones included; arguments as of `make_worker_policy`.
 
     Raises:
       UserError: The policy captures something that a session can't have.

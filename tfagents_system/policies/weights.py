@@ -136,9 +136,6 @@ class SharedWeights:
 class SharedWeightsReader:
     """Reads what the `SharedWeights` of another process shares.
 
-    Args:
-      place: Where that is.
-
     Raises:
       OSError: There is nothing that can be opened.
       ValueError: It is something else.

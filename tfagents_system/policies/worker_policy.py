@@ -209,11 +209,7 @@ def make_worker_policy(
 
 
 class NumpyWorkerPolicy(WorkerPolicy):
-    """Our networks in NumPy: tanh-squashed Gaussians, or scores of n actions.
-
-    Args:
-      agent: Its policies that act greedily and explore have one network.
-      seed, num_lanes, frame_stack, names: As of `make_worker_policy`.
+    """Our networks in NumPy: tanh-squashed Gaussians, or scores of n actions; arguments as of `make_worker_policy`.
 
     Attributes:
       network: Computes the actions of all lanes.
@@ -293,7 +289,6 @@ class FixedPolicy(WorkerPolicy):
     Args:
       policy: A PyPolicy, or a function from an observation to an action.
       actions: Nest of LeafActions: workers get the agent's actions.
-      num_lanes: Environments that it acts in.
     """
 
     why_not_numpy = "an expert's is computed by itself"
