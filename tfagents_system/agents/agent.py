@@ -315,7 +315,8 @@ def check_scheduled(params: TrainParamsBase, agent: Any) -> None:
     Raises:
       UserError: They do not; all that is wrong at once.
     """
-    variables, findings = getattr(agent, "scheduled", None) or {}, []
+    variables: dict[str, tf.Variable] = dict(getattr(agent, "scheduled", None) or {})
+    findings: list[str] = []
     for name in variables:
         if not hasattr(params, name):
             findings.append(f"agent.scheduled has {name!r}, which TrainParams has no attribute for: add it")
@@ -354,7 +355,7 @@ class ScheduledValues:
     """
 
     def __init__(self, params: TrainParamsBase, agent: Any) -> None:
-        self._variables = dict(getattr(agent, "scheduled", None) or {})
+        self._variables: dict[str, tf.Variable] = dict(getattr(agent, "scheduled", None) or {})
         self._values = {name: Schedule.of(_attribute(params, name)) for name in self._variables}
         attributes = {name: getattr(params, name, None) for name in [*_schedules(), *self._variables]}
         self._changing = {name: Schedule.of(value) for name, value in attributes.items() if is_schedule(value)}

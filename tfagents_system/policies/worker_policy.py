@@ -82,7 +82,8 @@ class WorkerPolicy(abc.ABC):
     why_not_numpy = ""
     q_values: np.ndarray | None = None
     _has_scores = _has_values = False
-    _rate_names: Mapping[str, str] = {}  # Of ExploringPolicy, names of variables by attributes.
+    _rates: dict[str, float]  # Of ExploringPolicy, by attributes.
+    _rate_names: Mapping[str, str] = {}  # Of their variables.
 
     def __init__(self, num_lanes: int, names: Sequence[str] | None = None) -> None:
         self._names = names
@@ -302,7 +303,9 @@ class FixedPolicy(WorkerPolicy):
 
     def _set_lanes(self, num_lanes: int) -> None:
         super()._set_lanes(num_lanes)
-        self._players = [Policy(self._policy) if self._is_from_disk else self._policy for _ in range(num_lanes)]
+        self._players: list[Any] = [
+            Policy(self._policy) if self._is_from_disk else self._policy for _ in range(num_lanes)
+        ]
 
     def reset(self, lanes: Sequence[int]) -> None:
         for lane in lanes if self._is_from_disk else ():
