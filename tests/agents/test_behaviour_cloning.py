@@ -69,20 +69,13 @@ def test_it_counts_in_offline_updates_alone() -> None:
     assert actor_loss(WEIGHT, -1) > actor_loss(0.0, -1) + 0.01
 
 
-def owner_of(kind: type[TinyParams], **attributes: Any) -> TinyParams:
-    params = kind({"horizon": 5})
-    vars(params).update(attributes)
-    return params
-
-
 def test_an_agent_of_one_s_own_must_follow_the_weight() -> None:
-    own = type("TrainParams", (TinyParams,), {"agent_ctor": lambda self, *args: None})
-    params = owner_of(own, behaviour_cloning_weight=WEIGHT, **OFFLINE)
+    own = {"agent_ctor": lambda self, *args: None, "behaviour_cloning_weight": WEIGHT, **OFFLINE}
+    params = type("TrainParams", (TinyParams,), own)({"horizon": 5})
     with pytest.raises(UserError, match=r" is 0.4 for offline updates, but the agent of agent_ctor does not follow it"):
         check_scheduled(params, types.SimpleNamespace())
     weight = tf.Variable(0.0, trainable=False)
     check_scheduled(params, types.SimpleNamespace(scheduled={"behaviour_cloning_weight": weight}))
-    check_scheduled(owner_of(own, behaviour_cloning_weight=WEIGHT), types.SimpleNamespace())
 
 
 def test_a_run_goes_on_with_another_weight_or_none(tmp_path: Any) -> None:

@@ -228,13 +228,3 @@ def test_variants_train_the_encoder_too(algorithm):
     assert all(np.isfinite(value) for value, _ in measured.values())
     assert all_differ(before, agent.encoder.trainable_variables)
     assert {variable.ref() for variable in agent.encoder.variables} <= {each.ref() for each in agent.variables}
-
-
-def test_an_update_is_repeated_exactly_and_shifts_are_part_of_it():
-    after = {}
-    for name, pixels in (("first", 4), ("again", 4), ("unshifted", 0)):
-        agent = build(image_augmentation_pixels=pixels)
-        update_once(agent, transition(), seed=7)
-        after[name] = np.concatenate([value.ravel() for value in values_of(agent.encoder.variables)])
-    np.testing.assert_array_equal(after["first"], after["again"])
-    assert np.any(after["first"] != after["unshifted"])

@@ -3,16 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.agents import tf_agent
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.agent_for_tests import Params, SharedLogPiAgent, copy_weights, networks_of, reference_agent
 from tests.support.updates import update_once
-from tfagents_system.agents import block_update
-from tfagents_system.agents.block_update import BlockUpdate
-from tfagents_system.replay.sampling import TransitionForm
 
 B, OBS, ACT, T = 32, 5, 2, 3
 OBSERVATION = tf.TensorSpec((OBS,), tf.float32, "observation")
@@ -126,17 +122,3 @@ def test_updates_equal_those_of_sac_agent(kind):
         moved = max(np.abs(v - old).max() for v, old in zip(network.variables, before[name], strict=True))
         assert moved > 100 * tolerance, f"{name} moved by {moved} only: the comparison says nothing"
     assert int(ours.train_step_counter) == int(theirs.train_step_counter) == updates
-
-
-def test_any_other_agent_is_trained_by_its_own_train_and_the_log_says_so(monkeypatch):
-    told = []
-    monkeypatch.setattr(block_update.logging, "info", lambda text, *args: told.append(text % args))
-
-    class Own(SharedLogPiAgent):
-        def _train(self, experience, weights):
-            self.train_step_counter.assign_add(1)
-            return tf_agent.LossInfo(tf.reduce_mean(experience.next_time_step.reward), ())
-
-    update = BlockUpdate(build(cls=Own), B, TransitionForm())
-    assert update.kind == "generic"
-    assert told == ["Own is trained by its own train: it is none of the toolkit's algorithms"]

@@ -1,44 +1,20 @@
-"""Blocks of updates of variants of SAC: compiled, counted, repeatable, resumable."""
+"""Blocks of updates of variants of SAC: compiled, counted, repeatable."""
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tests.support.fakes import FakeParams, agent_of
-from tests.support.tiny_agents import ACT, ACTION, OBS, OBSERVATION
+from tests.support.agent_for_tests import B, block, build
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.layers import BatchRenormalization
 from tfagents_system.replay.sampling import TransitionForm
-
-BATCH = 4
-
-
-class Params(FakeParams):
-    """The default networks, small."""
-
-    actor_fc_layer_params = (8,)
-    critic_joint_fc_layer_params = (8,)
-
-
-def build(algorithm, **attributes):
-    tf.keras.utils.set_random_seed(1)
-    return agent_of(Params, OBSERVATION, ACTION, algorithm=algorithm, **attributes)
-
-
-def block(count, seed=0):
-    rng = np.random.default_rng(seed)
-
-    def normal(*shape):
-        return rng.standard_normal((count, BATCH, *shape)).astype(np.float32)
-
-    return [normal(OBS), np.tanh(normal(ACT)), normal(), np.ones((count, BATCH), np.float32), normal(OBS)]
 
 
 @pytest.fixture(scope="module")
 def compiled():
     """REDQ's sets and DroQ's dropout, whose actor steps in every third update."""
-    agent = build("redq", num_critics=3, num_target_critics=2, actor_update_period=3, critic_dropout=0.1)
-    return agent, BlockUpdate(agent, BATCH, TransitionForm(), seed=3)
+    sets = {"algorithm": "redq", "num_critics": 3, "num_target_critics": 2, "actor_update_period": 3}
+    agent = build(**sets, critic_dropout=0.1)
+    return agent, BlockUpdate(agent, B, TransitionForm(), seed=3)
 
 
 def values(network_s):
@@ -92,8 +68,8 @@ def test_a_block_means_over_the_updates_that_measure_and_repeats_its_numbers(com
 @pytest.mark.usefixtures("uncompiled")
 def test_crossqs_statistics_move_once_in_each_step_of_their_network_alone():
     """Of critics in each update, of the actor in every third: next actions and the actor's judges do not move any."""
-    agent = build("crossq")
-    BlockUpdate(agent, BATCH, TransitionForm())(block(3))
+    agent = build(algorithm="crossq")
+    BlockUpdate(agent, B, TransitionForm())(block(3))
 
     def steps(network):
         return {int(layer.steps) for layer in network.submodules if isinstance(layer, BatchRenormalization)}

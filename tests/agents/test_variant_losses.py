@@ -15,7 +15,7 @@ from tests.support.tiny_agents import (
     numeric_gradient,
     with_sgd,
 )
-from tests.support.updates import losses_of, noise_of, update_once
+from tests.support.updates import noise_of, update_once
 from tfagents_system.agents.minibatch import Noise
 from tfagents_system.agents.tqc import quantile_huber_loss
 
@@ -211,19 +211,3 @@ def test_crossqs_statistics_are_over_both_halves():
     critics = [stepped(critic, x, (each - y) / B) for critic, each in zip(before.critics, q, strict=True)]
     check_critics(agent, critics, before)
     check_actor_and_alpha(agent, batch, critics, numbers, before, lambda q: q.min(0)[..., 0])
-
-
-def test_losses_without_learning_are_those_of_the_networks_as_they_are():
-    agent = build(algorithm="redq", num_critics=3, num_target_critics=3)
-    batch, before = Minibatch(), NumpyAgent(agent)
-    variables = [variable.numpy() for variable in agent.variables]
-    losses = {name: float(loss) for name, loss in losses_of(agent, batch.transition(), batch.noise()).items()}
-    y = td_targets(before, batch, lambda q: q.min(0))
-    q = [before.values(critic, batch.observation, batch.action) for critic in before.critics]
-    np.testing.assert_allclose(losses["critic_loss"], 0.5 * sum(np.mean((each - y) ** 2) for each in q), **CLOSE)
-    action, log_pi = before.sample(batch.observation, batch.actor_noise)
-    judged = np.mean([before.values(critic, batch.observation, action) for critic in before.critics], 0)[:, 0]
-    np.testing.assert_allclose(losses["actor_loss"], np.mean(before.alpha * log_pi - judged), **CLOSE)
-    np.testing.assert_allclose(losses["alpha_loss"], -0.5 * np.mean(-log_pi + 2), **CLOSE)
-    for variable, value in zip(agent.variables, variables, strict=True):
-        np.testing.assert_array_equal(variable, value, err_msg=variable.name)
