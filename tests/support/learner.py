@@ -24,10 +24,9 @@ from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import Ring, ring_rows
 from tfagents_system.replay.server import draw_settings
-from tfagents_system.train_params_base import TrainParamsBase, has_potential
-from tfagents_system.transport.episode_reports import Episode
+from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import run_layout
-from tfagents_system.worker.actors import Actor, PolicyActor, RandomActor
+from tfagents_system.worker.actors import PolicyActor, RandomActor
 from tfagents_system.worker.rollout import Rollout
 from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder
 
@@ -49,13 +48,7 @@ class Learner:
         own = {"buffer_size": 1000 * horizon, **attributes, "env_ctor": lambda self, **_: env_ctor()}
         params_class = type("TrainParams", (TrainParamsBase,), own)
         self.params: TrainParamsBase = params_class({"horizon": horizon})
-        self.env = TrainingEnvironment(
-            self.params.env_ctor(),
-            horizon,
-            seed=_SEED,
-            action_history=self.params.action_history,
-            potential=self.params.potential if has_potential(self.params) else None,
-        )
+        self.env = TrainingEnvironment(self.params.env_ctor(), horizon, seed=_SEED)
         observation_spec, action_spec = self.env.observation_spec(), self.env.action_spec()
         self.layout = run_layout(self.params, observation_spec, action_spec)
         self.ring = Ring.open(folder, self.layout, *ring_rows(self.params, self.layout))
@@ -67,20 +60,15 @@ class Learner:
         goals = self.env.goal_functions
         self._settings = dataclasses.replace(draw_settings(self.params, self.layout, _SEED), goals=goals)
         self._rng = np.random.default_rng(_SEED)
-        self._policy = make_worker_policy(
-            self.agent,
-            _SEED,
-            frame_stack=self.params.frame_stack,
-            actor_observations=self.params.actor_observations,
-        )
+        self._policy = make_worker_policy(self.agent, _SEED)
         self._trained = weights.named_variables(self.agent.collect_policy)
         self._segments = 0
         self.actor()  # Workers get the policy before the first update, too.
 
-    def collect(self, episodes: int, actor: Actor | None = None) -> list[Episode]:
-        """Adds whole episodes to the ring, of uniformly random actions unless an actor is given."""
-        actor = actor or RandomActor(self.env.action_spec(), self._rng)
-        return Rollout([self.env], actor, new_builder=self._new_builder).episodes(episodes)
+    def collect(self, episodes: int) -> None:
+        """Adds whole episodes of uniformly random actions to the ring."""
+        actor = RandomActor(self.env.action_spec(), self._rng)
+        Rollout([self.env], actor, new_builder=self._new_builder).episodes(episodes)
 
     def _new_builder(self) -> SegmentBuilder:
         return segment_builder(self.params, self.layout, self._store, held_out=False, number=self._segments)
