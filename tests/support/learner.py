@@ -20,7 +20,7 @@ from tfagents_system.agents.agent import ScheduledValues, make_agent
 from tfagents_system.agents.block_update import make_block_update
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies import weights
-from tfagents_system.policies.worker_policy import make_worker_policy
+from tfagents_system.policies.worker_policy import LaneSteps, make_worker_policy
 from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import Ring, ring_rows
 from tfagents_system.replay.server import draw_settings
@@ -102,9 +102,9 @@ class Learner:
 
     def sampled_actions(self, observation: Any, count: int) -> np.ndarray:
         """Actions `[count, dim]` of the worker's policy at an observation."""
-        actor, first = self.actor(greedy=False), ts.restart(observation)
-        actor.reset([0])
-        return np.array([action(actor, first) for _ in range(count)])
+        self.actor()  # With the weights of now.
+        first = LaneSteps.of([ts.restart(observation)] * count)
+        return self._policy.with_lanes(count).act(first, False)[0]
 
     def _store(self, segment: Any) -> None:
         segment.incarnation, segment.number = 1, self._segments
