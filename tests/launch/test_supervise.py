@@ -27,8 +27,8 @@ from tfagents_system.launch import supervisor as supervisor_module
 from tfagents_system.launch.prepare import tell_finished
 from tfagents_system.launch.run_status import RunStatus
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.report.status import summary, write_status
-from tfagents_system.run_files.heartbeat import read_status
+from tfagents_system.report.status import summary
+from tfagents_system.run_files.heartbeat import read_status, write_status
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 

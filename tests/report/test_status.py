@@ -21,9 +21,9 @@ from tfagents_system.report.status import (
     plain_table,
     problems,
     state_of,
-    write_status,
 )
 from tfagents_system.report.terminal import progress_line
+from tfagents_system.run_files.heartbeat import write_status
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 

@@ -24,7 +24,10 @@ def test_what_is_kept_of_a_folder(project: Path, tmp_path: Path) -> None:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("")
     (project / "linked").symlink_to(project / "models")
-    (project / "round").symlink_to(project)  # Followed once.
+    (project / "round").symlink_to(project)  # No link leads back up, nor do two of them.
+    for one, other in (("mutual/a", "b"), ("mutual/b", "a")):
+        (project / one).mkdir(parents=True)
+        (project / one / "link").symlink_to(project / "mutual" / other)
     (project / "password").write_text("secret")
     kept = params_folder.files_of(project, [project / "own", project / "password"])
     assert kept == ["config.json", "linked/robot.xml", "mass_of_robot.py", "models/robot.xml", "params.py"]

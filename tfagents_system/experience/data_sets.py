@@ -526,11 +526,10 @@ class Conversion:
 
     def _returns(self, reward: np.ndarray) -> np.ndarray:
         """R_t = gamma R_(t-1) + r_t."""
-        total, returns = 0.0, []
-        for value in reward.tolist():
-            total = self.gamma * total + value
-            returns.append(total)
-        return np.clip(np.array(returns), -_MAX_FLOAT32, _MAX_FLOAT32).astype(np.float32)
+        from scipy.signal import lfilter
+
+        returns = lfilter([1.0], [1.0, -self.gamma], reward.astype(np.float64))
+        return np.clip(returns, -_MAX_FLOAT32, _MAX_FLOAT32).astype(np.float32)
 
 
 def stored_episodes(

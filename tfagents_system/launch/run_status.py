@@ -23,10 +23,9 @@ from tfagents_system.report.status import (
     lost_workers,
     numbers,
     time_shares,
-    write_status,
 )
 from tfagents_system.report.terminal import ProgressView
-from tfagents_system.run_files.heartbeat import BEAT_SECS, STALE_SECS, read_heartbeat, read_status
+from tfagents_system.run_files.heartbeat import BEAT_SECS, STALE_SECS, read_heartbeat, read_status, write_status
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths, worker_role
 from tfagents_system.settings.resolved import read_run
 from tfagents_system.settings.variables import RunVariables

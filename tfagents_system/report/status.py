@@ -20,7 +20,7 @@ from typing import Any
 from tfagents_system.checks.findings import counted
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, called_as, print_findings
 from tfagents_system.machine.claims import EVAL, EXPERT
-from tfagents_system.machine.files import read_json, write_json
+from tfagents_system.machine.files import read_json
 from tfagents_system.run_files.heartbeat import (
     COUNTED,
     LIVE_STATES,
@@ -55,8 +55,6 @@ _HOW_FAR = ("iteration", "num_iter", "num_env_steps", "env_steps", RETURN, "eval
 # How names end of what is beside runs in `logs/*`: submissions of arrays, lists of tasks, inputs of calls from Python,
 # files of `compare` and `report`.
 _BESIDE = ("_array", "_tasks", INPUTS, ".png", ".csv", ".html")
-
-_complained: set[Path] = set()
 
 
 # A run.
@@ -202,24 +200,13 @@ def runs_among(given: Iterable[Path]) -> list[Path]:
 def missing_runs(folders: Sequence[Path]) -> Iterator[str]:
     """A sentence on each that is no run."""
     for folder in folders:
-        if folder.is_file():
-            yield f"{folder} is a file: give a run directory, such as logs/reacher"
-        elif not folder.is_dir():
-            yield f"{folder} does not exist: give a run directory, such as logs/reacher"
+        if not folder.is_dir():
+            what = "is a file" if folder.is_file() else "does not exist"
+            yield f"{folder} {what}: give a run directory, such as logs/reacher"
         elif RunPaths(folder).joined.is_dir() and not RunPaths(folder).status_json.exists():
             yield f"{folder} has only logs of workers that joined a run elsewhere: give the run directory of their run"
         elif read_status(RunPaths(folder).status_json) is None:
             yield f"{folder} has no status.json: give a run directory, or wait until this one's first start is checked"
-
-
-def write_status(path: Path, status: dict[str, Any]) -> None:
-    """Replaces status.json. A full disk is reported once on standard error and does not end the run."""
-    try:
-        write_json(path, status)
-    except (OSError, ValueError) as error:
-        if path not in _complained:
-            print(f"{path}: {getattr(error, 'strerror', error)}", file=sys.stderr, flush=True)
-        _complained.add(path)
 
 
 # What looks wrong.

@@ -90,10 +90,14 @@ class ProgressView:
     def update(self, status: Status) -> None:
         """Shows a status (see launch/run_status.py)."""
         with self._surviving():
-            if self._live is not None:
-                self._draw(self._live, status)
-            else:
+            if self._live is None:
                 self._print_line(status)
+                return
+            width, height = self._console.size
+            if width != self._width:
+                self._console.clear()  # The terminal has torn the lines of the old frame: it can't be replaced.
+            self._width = width
+            self._live.update(render(status, width, height), refresh=True)
 
     def leave(self, status: Status) -> None:
         """Leaves this status on a terminal as the last one, so that something else may be shown below it."""
@@ -122,13 +126,6 @@ class ProgressView:
                 with contextlib.suppress(OSError):
                     print(f"the view fails: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             self._has_failed = True
-
-    def _draw(self, live: Live, status: Status) -> None:
-        width, height = self._console.size
-        if width != self._width:
-            self._console.clear()  # The terminal has torn the lines of the old frame: it can't be replaced.
-        self._width = width
-        live.update(render(status, width, height), refresh=True)
 
     def _print_line(self, status: Status) -> None:
         now = time.monotonic()

@@ -25,6 +25,7 @@ MOST_BYTES = 256 * 1024  # Of a heartbeat; a gateway takes no longer messages ei
 _MOST_CHARS = 500
 # Counts that go on where an earlier process of the role has ended.
 COUNTED = ("env_faults", "eval_env_faults", "episodes")
+_complained = set[Path]()
 
 
 class Beat(TypedDict, total=False):
@@ -133,10 +134,20 @@ def _clean(value: Any) -> Any:
     return value
 
 
+def write_status(path: Path, content: Mapping[str, Any]) -> None:
+    """Replaces a heartbeat or status.json. One that can't be written is reported once on standard error: no run ends
+    for that.
+    """
+    try:
+        write_json(path, content)
+    except (OSError, ValueError) as error:
+        if path not in _complained:
+            print(f"{path}: {getattr(error, 'strerror', error)}", file=sys.stderr, flush=True)
+        _complained.add(path)
+
+
 class Heartbeat:
     """Writes one role's heartbeat at intervals; what comes in between is written at the next one.
-
-    A file that can't be written is reported once and is no error.
 
     Args:
       min_secs: Least time between two beats that are written.
@@ -155,7 +166,6 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._pending: dict[str, Any] | None = None
         self._timer: threading.Timer | None = None
-        self._failed = False
 
     def beat(self, state: str, *, force: bool = False, **fields: Any) -> None:
         """Records what the role does now, the time of this beat, and when this state began (Unix seconds).
@@ -200,12 +210,7 @@ class Heartbeat:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        try:
-            write_json(self._path, content)
-        except (OSError, ValueError) as error:
-            if not self._failed:
-                print(f"heartbeat {self._path}: {getattr(error, 'strerror', error)}", file=sys.stderr, flush=True)
-            self._failed = True
+        write_status(self._path, content)
 
     @contextlib.contextmanager
     def during(self, state: str, doing: Callable[[], str] = str) -> Iterator[None]:

@@ -72,7 +72,7 @@ def _files_below(folder: Path, left_out: set[str]) -> Iterator[Path]:
 def _is_of_the_user(path: Path) -> bool:
     """Whether it is a folder that no program made for itself, and no link that leads back up."""
     is_marked = any(os.path.exists(path / mark) for mark in _MARKS)
-    leads_up = Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(path))
+    leads_up = os.path.realpath(path) in map(os.path.realpath, path.parents)
     return path.name not in _OF_PROGRAMS and not is_marked and not leads_up
 
 
