@@ -232,8 +232,8 @@ def test_files_stack_vectors_and_flattened_images(tmp_path):
     frame_stack = {"lidar": 4, "camera": 2}
     stacked = stacked_spec(single, frame_stack)
     attributes = {"image_encoder_layers": (), "normalize_observations": True, "recurrent": True}
-    agent = trained(stacked, frame_stack=frame_stack, **attributes)
-    source = source_of(of_single_frames(agent.policy, frame_stack), single)
+    policy = trained(stacked, frame_stack=frame_stack, **attributes).policy
+    source = source_of(of_single_frames(policy, frame_stack), single)
     for name in ("numpy", "tflite"):
         path, difference = export_files.write(source, name, tmp_path)
         assert difference < 1e-4

@@ -47,9 +47,7 @@ def test_roles_that_do_not_answer_are_named_together_with_the_longest_silence():
     for i in range(6):
         content["roles"][f"worker_{i}"] = beat("collecting", age=61 + i)
     content["roles"]["worker_6"] = beat("collecting", age=59)
-    assert problems(content, NOW) == [
-        "worker_0, worker_1, worker_2, worker_3 and 2 more: no heartbeat for 01:06",
-    ]
+    assert problems(content, NOW) == ["worker_0, worker_1, worker_2, worker_3 and 2 more: no heartbeat for 01:06"]
 
 
 def test_down_errors_and_long_waits_are_named_and_what_has_ended_is_not():
@@ -126,10 +124,8 @@ def test_the_table_has_every_number_in_its_column():
     header, line = plain_table([content], NOW).splitlines()
     assert [cell.strip() for cell in header.split("  ") if cell.strip()] == list(status_module.COLUMNS)
     cells = [cell.strip() for cell in line.split("  ") if cell.strip()]
-    assert cells == [
-        *("minitaur", "running", "12/25", "4,800", "181", "172"),
-        *("-310.2 ± 40.1", "-298.7", "01:10", "3"),
-    ]
+    progress = ["minitaur", "running", "12/25", "4,800", "181", "172"]
+    assert cells == [*progress, "-310.2 ± 40.1", "-298.7", "01:10", "3"]
 
 
 def test_runs_of_a_sweep_are_told_apart_by_the_settings_that_differ(tmp_path, capsys, at_now):
@@ -143,15 +139,12 @@ def test_runs_of_a_sweep_are_told_apart_by_the_settings_that_differ(tmp_path, ca
     beside = tmp_path / "compare.csv"  # As `compare` leaves it beside the runs.
     beside.touch()
     assert main([str(folder) for folder in (*folders[:2], beside)]) == 0
-    told = capsys.readouterr()
-    header, *lines = told.out.splitlines()
-    assert told.err == ""
-    assert header.split()[:3] == ["run", "settings", "state"]
-    assert [line.split()[:3] for line in lines] == [
-        ["exp_task_0", "discount=0.9", "running"],
-        ["exp_task_1", "discount=0.99", "running"],
-    ]
-    assert main([str(folder) for folder in folders]) == 0
+    out, err = capsys.readouterr()
+    header, *lines = out.splitlines()
+    assert err == "" and header.split()[:3] == ["run", "settings", "state"]
+    told = [line.split()[:3] for line in lines]
+    assert told == [["exp_task_0", "discount=0.9", "running"], ["exp_task_1", "discount=0.99", "running"]]
+    assert main([*map(str, folders)]) == 0
     _, first, _, last = capsys.readouterr().out.splitlines()
     assert "discount=0.9 tau=1 config.env.mass=2 " in first and last.split()[:2] == ["plain", "running"]
     for alike in ([folders[0]], [folders[0], folders[0]]):
@@ -161,36 +154,12 @@ def test_runs_of_a_sweep_are_told_apart_by_the_settings_that_differ(tmp_path, ca
     assert json.loads(capsys.readouterr().out)[0]["settings"] == {"discount": 0.9, "tau": 1, "config.env.mass": 2}
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "-"),
-        (12345, "12,345"),
-        (0, "0"),
-        (-310.21, "-310.2"),
-        (0.05432, "0.0543"),
-        (-12345.6, "-12,346"),
-        (1e308, "1e+308"),
-        (-(10**18), "-1e+18"),
-    ],
-)
-def test_numbers_are_short(value, text):
-    assert format_number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("secs", "text"),
-    [
-        (None, "-"),
-        (-3.0, "00:00"),
-        (70.9, "01:10"),
-        (7384, "2:03:04"),
-        (47 * 3600, "47:00:00"),
-        (5 * 86400 + 7300, "5d 02h"),
-    ],
-)
-def test_times_are_read_at_a_glance(secs, text):
-    assert format_secs(secs) == text
+def test_numbers_and_times_are_short():
+    numbers = [None, 12345, 0, -310.21, 0.05432, -12345.6, 1e308, -(10**18)]
+    short = ["-", "12,345", "0", "-310.2", "0.0543", "-12,346", "1e+308", "-1e+18"]
+    assert [format_number(value) for value in numbers] == short
+    times = [None, -3.0, 70.9, 7384, 47 * 3600, 5 * 86400 + 7300]
+    assert [format_secs(secs) for secs in times] == ["-", "00:00", "01:10", "2:03:04", "47:00:00", "5d 02h"]
 
 
 def test_runs_are_named_by_their_folders_and_what_is_none_is_told(tmp_path, capsys, monkeypatch, at_now):
