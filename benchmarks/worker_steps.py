@@ -44,8 +44,7 @@ from tfagents_system.transport import tables
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.actors import Actor, PolicyActor
 from tfagents_system.worker.newest_policy import NewestPolicy
-from tfagents_system.worker.rollout import Rollout, StepTimes
-from tfagents_system.worker.segment_builder import SegmentBuilder
+from tfagents_system.worker.rollout import Rollout, SegmentBuilder, StepTimes
 
 HORIZON = 1000
 OBSERVATION, ACTION = 28, 8

@@ -6,19 +6,22 @@ Environments that fail are built again. Their `set_state` is called before the f
 from __future__ import annotations
 
 import collections
+import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from absl import logging
 
 from tfagents_system.envs import loading
 from tfagents_system.envs.curriculum import Curriculum, Values
-from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
 from tfagents_system.envs.hooks import COLLECT, EVAL
+from tfagents_system.envs.real_time import Device
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.machine import processes
@@ -41,6 +44,7 @@ class Place(NamedTuple):
         return f"{'evaluation ' if self.is_eval else ''}environment {self.number}"
 
 
+@dataclasses.dataclass(eq=False)
 class WorkerEnvironments:
     """All environments of one worker.
 
@@ -50,7 +54,7 @@ class WorkerEnvironments:
     An environment that acts in real time is the only one: it is evaluated in, too, and `evaluation` is `collect`. What
     an evaluation sets there is set back before the next episode that is collected; what only training sets stays.
 
-    Args:
+    Attributes:
       params: The user's TrainParams.
       worker_id: The worker.
       count: Collect environments; 1 if that is a vector environment. Their `id` for the hooks is
@@ -61,8 +65,8 @@ class WorkerEnvironments:
       process: Where they run; None: as SAC_ENV_PYTHON says.
       memory_mb: SAC_WORKER_MEMORY_MB; None: no limit.
       collects: False: it only evaluates, and builds no collect environments.
+      busy: Around what may take long, which it is told.
 
-    Attributes:
       collect, evaluation: The environments; the hooks' `id` of the first of them: `first_env_id`.
       memory: Whether the worker has grown too large.
       faults, eval_faults: How many there were; those of evaluation alone.
@@ -72,48 +76,42 @@ class WorkerEnvironments:
       UserError: There are several vector environments, or several that act in real time.
     """
 
-    def __init__(
-        self,
-        params: TrainParamsBase,
-        worker_id: int,
-        count: int,
-        eval_count: int,
-        derived_seed: Callable[..., int],
-        curriculum: Curriculum,
-        *,
-        process: ProcessSettings | None = None,
-        memory_mb: int | None = None,
-        collects: bool = True,
-    ) -> None:
-        self._params = params
-        self._worker_id = worker_id
-        self._count = count
-        self.first_env_id = worker_id * count
-        self._derived_seed = derived_seed
-        self._curriculum = curriculum
+    params: TrainParamsBase
+    worker_id: int
+    count: int
+    eval_count: int
+    derived_seed: Callable[..., int]
+    curriculum: Curriculum
+    _: dataclasses.KW_ONLY
+    process: ProcessSettings | None = None
+    memory_mb: int | None = None
+    collects: bool = True
+    busy: Callable[[str], AbstractContextManager[Any]] = contextlib.nullcontext
+
+    def __post_init__(self) -> None:
+        self.first_env_id = self.worker_id * self.count
         self._of_evaluation: Values = {}  # What the policy that is evaluated is evaluated with.
         self._are_set: dict[Place, Values] = {}
         self._is_shared = False  # `evaluation` is `collect`.
-        self._process = process
-        self.memory = MemoryLimit(worker_id, memory_mb)
+        self.memory = MemoryLimit(self.worker_id, self.memory_mb)
         self._built: collections.Counter[Place] = collections.Counter()
         self._in_a_row: collections.Counter[Place] = collections.Counter()
         self.faults = self.eval_faults = 0
         self.last_fault = ""
         self.collect, self.evaluation = list[TrainingEnvironment](), list[TrainingEnvironment]()
-        for index in range(count if collects else eval_count):
-            if collects:
+        for index in range(self.count if self.collects else self.eval_count):
+            if self.collects:
                 self.collect.append(self._build(Place(False, index)))
             if self.collect and self.device is not None:
                 self.evaluation, self._is_shared = self.collect, True
-            elif index < eval_count:
+            elif index < self.eval_count:
                 self.evaluation.append(self._build(Place(True, index)))
-            if self.device is not None and count > 1:
+            if self.device is not None and self.count > 1:
                 self.close()
-                raise UserError(several_devices(count))
+                raise UserError(several_devices(self.count))
         envs = self.collect or self.evaluation
-        if count > 1 and any(env.is_vector for env in envs):
-            raise UserError(several_vectors(count, envs[0].num_lanes))
+        if self.count > 1 and any(env.is_vector for env in envs):
+            raise UserError(several_vectors(self.count, envs[0].num_lanes))
 
     @property
     def device(self) -> Device | None:
@@ -132,12 +130,14 @@ class WorkerEnvironments:
 
     def close(self) -> None:
         """Closes all of them, and logs what they raise."""
-        for env in dict.fromkeys([*self.collect, *self.evaluation]):
-            _logged("close", env.close)
+        with self.busy("close() of its environments"):
+            for env in dict.fromkeys([*self.collect, *self.evaluation]):
+                _logged("close", env.close)
 
     def rest(self) -> bool:
         """Lets a device wait until the next reset or step; returns whether it waits."""
-        return self.device is not None and _logged("wait", self.device.wait)[1] is None
+        with self.busy("wait() of the environment"):
+            return self.device is not None and _logged("wait", self.device.wait)[1] is None
 
     def take_metrics(self) -> dict[str, float]:
         """What a device's steps since the last call were like; empty where it can't say."""
@@ -147,9 +147,9 @@ class WorkerEnvironments:
 
     def set_due(self, iteration: int) -> None:
         """Collect environments are to have the curriculum's values of this iteration from their next episode on."""
-        before = self._curriculum.values
-        self._curriculum.iteration = iteration
-        for name, value in self._curriculum.values.items():
+        before = self.curriculum.values
+        self.curriculum.iteration = iteration
+        for name, value in self.curriculum.values.items():
             if before.get(name) != value:
                 logging.info("iteration %d: %s = %s", iteration, name, value)
 
@@ -175,14 +175,14 @@ class WorkerEnvironments:
         Raises:
           UserError, EnvironmentFault: See `begin_episode`.
         """
-        self._of_evaluation = self._curriculum.values_at(iteration, is_eval=True)
+        self._of_evaluation = self.curriculum.values_at(iteration, is_eval=True)
         for name, value in self._due(Place(True, 0)).items():
             logging.info("evaluation of iteration %d: %s = %s", iteration, name, value)
         for index in range(len(self.evaluation)):
             self.begin_episode(Place(True, index))
 
     def _due(self, place: Place) -> Values:
-        values = self._of_evaluation if place.is_eval else self._curriculum.values
+        values = self._of_evaluation if place.is_eval else self.curriculum.values
         now = self._are_set.get(self._own(place), {})
         return {name: value for name, value in values.items() if now.get(name) != value}
 
@@ -192,12 +192,13 @@ class WorkerEnvironments:
         now = self._are_set.setdefault(self._own(place), {})
         for name, value in values.items():
             try:
-                env.set_state({name: value})
+                with self.busy(f"set_state() of {place.name}"):
+                    env.set_state({name: value})
             except (UserError, EnvironmentFault):
                 raise
             except Exception as error:
                 where = f"set_state({{{name!r}: {value}}})"
-                raise EnvironmentFault(self._worker_id, 0, 0, error, place.name, where) from error
+                raise EnvironmentFault(self.worker_id, 0, 0, error, place.name, where) from error
             now[name] = value
 
     # Faults.
@@ -214,16 +215,17 @@ class WorkerEnvironments:
         while True:
             self._note(place, fault)
             try:
-                _logged("close", envs[place.number].close)
+                with self.busy(f"close() of {place.name}"):
+                    _logged("close", envs[place.number].close)
                 self._are_set.pop(own, None)
                 envs[place.number] = self._build(own)
-                self._set(place, (self._curriculum.values if self._is_shared else {}) | self._due(place))
+                self._set(place, (self.curriculum.values if self._is_shared else {}) | self._due(place))
                 return
             except EnvironmentFault as another:
                 fault = another
             except Exception as error:
                 # Not bad input, whatever it is: it has worked before.
-                fault = EnvironmentFault(self._worker_id, 0, 0, error, place.name, "its construction")
+                fault = EnvironmentFault(self.worker_id, 0, 0, error, place.name, "its construction")
 
     def _note(self, place: Place, fault: EnvironmentFault) -> None:
         own = self._own(place)
@@ -246,16 +248,17 @@ class WorkerEnvironments:
         # The first one's seeds are the same for any number of environments.
         further = [place.number, times] if times else [place.number] if place.number else []
         self._built[place] += 1
-        return loading.make_env(
-            self._params,
-            kind,
-            self._derived_seed(stream, *further),
-            self.first_env_id + place.number,
-            worker_id=self._worker_id,
-            name=place.name,
-            process=self._process,
-            collect_env=self.collect[place.number] if place.is_eval and self.collect else None,
-        )
+        with self.busy(f"building {place.name}"):
+            return loading.make_env(
+                self.params,
+                kind,
+                self.derived_seed(stream, *further),
+                self.first_env_id + place.number,
+                worker_id=self.worker_id,
+                name=place.name,
+                process=self.process,
+                collect_env=self.collect[place.number] if place.is_eval and self.collect else None,
+            )
 
 
 def several_devices(envs_per_worker: int) -> str:

@@ -8,8 +8,7 @@ import pytest
 
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.transport.segments import Layout
-from tfagents_system.worker.rollout import Rollout
-from tfagents_system.worker.segment_builder import SegmentBuilder
+from tfagents_system.worker.rollout import Rollout, SegmentBuilder
 
 envpool = pytest.importorskip("envpool", reason="the extra `envpool` is not installed")
 LANES, HORIZON = 4, 200

@@ -14,11 +14,10 @@ from tf_agents.specs import array_spec
 
 from tests.support.devices_for_tests import DummyDevice, Forwarding, OwnDevice
 from tests.support.waiting import until
-from tfagents_system.envs import devices
+from tfagents_system.envs import real_time
 from tfagents_system.envs.actions import actions_of
-from tfagents_system.envs.devices import Device, device_of
 from tfagents_system.envs.gym_driver import gym_layers, set_evaluation_episode
-from tfagents_system.envs.real_time import MonotonicClock, RealTimeEnvironment, VirtualClock
+from tfagents_system.envs.real_time import Device, MonotonicClock, RealTimeEnvironment, VirtualClock, device_of
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.transport.episode_reports import TRAIN, Report
@@ -165,8 +164,8 @@ def test_an_observation_that_fails_is_told_by_the_step_and_the_device_waits_at_t
 def test_the_action_history_has_the_actions_that_are_still_to_act(delay: int) -> None:
     """A device with a delay of d steps acts by the action d + 1 before the newest of the history."""
     clock = VirtualClock()
-    real_time, _ = make(clock, DummyDevice(clock, delay_steps=delay))
-    env = TrainingEnvironment(real_time, horizon=100, action_history=delay + 2)
+    device, _ = make(clock, DummyDevice(clock, delay_steps=delay))
+    env = TrainingEnvironment(device, horizon=100, action_history=delay + 2)
     history = env.reset().observation["action_history"]
     assert history.tolist() == DEFAULT * (delay + 2), "filled with the default action"
     for k in range(8):
@@ -255,8 +254,7 @@ def test_metrics_are_of_the_steps_since_the_last_call() -> None:
 def test_within_a_wrapper_that_forwards_attributes_it_knows_of_evaluations_and_of_the_horizon() -> None:
     clock = VirtualClock()
     device = DummyDevice(clock)
-    real_time = RealTimeEnvironment(device, 0.05, clock=clock)
-    env = TrainingEnvironment(Forwarding(Forwarding(real_time)), horizon=2)
+    env = TrainingEnvironment(Forwarding(Forwarding(RealTimeEnvironment(device, 0.05, clock=clock))), horizon=2)
     assert env.device is not None
     env.evaluation_episode = 3
     env.reset()
@@ -410,7 +408,7 @@ def test_rtgyms_own_environment_counts_late_steps_and_is_told_of_evaluations(mon
             finish = lambda: clock.sleep_until(env.time_step_start + 0.053)  # noqa: E731, B023
         else:
             env = rtgym_env(monkeypatch, clock, device)
-            monkeypatch.setattr(devices, "time", SimpleNamespace(perf_counter=clock.now))
+            monkeypatch.setattr(real_time, "time", SimpleNamespace(perf_counter=clock.now))
             finish = lambda: env._join_thread()  # noqa: E731, B023
         followed = device_of(gym_layers(env))
         assert followed is not None

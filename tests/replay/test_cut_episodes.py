@@ -15,7 +15,7 @@ from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.fed_builder import FedEpisode
 from tfagents_system.replay.ring import Ring, is_held_out, is_repeated
 from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
-from tfagents_system.worker.segment_builder import SegmentBuilder
+from tfagents_system.worker.rollout import SegmentBuilder
 
 LENGTHS = (9, 1, 4, 13, 2, 6)
 FRAMES, GAMMA = 3, 0.9

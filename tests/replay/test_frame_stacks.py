@@ -8,8 +8,7 @@ from tests.support.frames_for_tests import recorded_envs
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker.actors import RandomActor
-from tfagents_system.worker.rollout import Rollout
-from tfagents_system.worker.segment_builder import SegmentBuilder
+from tfagents_system.worker.rollout import Rollout, SegmentBuilder
 
 SEGMENT_STEPS = 7
 

@@ -235,9 +235,9 @@ def test_a_worker_keeps_few_bytes_of_what_is_stored_however_long_its_iteration(s
         server.service._publish_stored()
         kept.append(sender.unconfirmed_segments)
     assert max(kept) <= 5 and 5 <= len(asked) <= 20, "it asks only while something is unconfirmed"
-    assert sender._unconfirmed_bytes == sender.unconfirmed_segments * segment_bytes
+    assert sender.unconfirmed_bytes == sender.unconfirmed_segments * segment_bytes
     sender.confirm()
-    assert (sender.unconfirmed_segments, sender._unconfirmed_bytes) == (0, 0)
+    assert (sender.unconfirmed_segments, sender.unconfirmed_bytes) == (0, 0)
 
 
 def test_a_worker_whose_segment_is_never_stored_ends_with_an_error(server, monkeypatch):

@@ -12,7 +12,7 @@ from tfagents_system.agents.layers import BatchRenormalization, Dropout
 from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import Layout
-from tfagents_system.worker.segment_builder import segment_builder
+from tfagents_system.worker.rollout import segment_builder
 
 OBSERVATION = tf.TensorSpec((3,), tf.float32, "observation")
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")

@@ -8,7 +8,7 @@ import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.worker.segment_builder import LaneColumns, SegmentBuilder
+from tfagents_system.worker.rollout import LaneColumns, SegmentBuilder
 
 
 class FedEpisode:
@@ -23,7 +23,7 @@ class FedEpisode:
         self._builder = builder
         self._columns = LaneColumns(builder.layout, 1, builder.most_rows, builder.gamma)
         self._write(0, first)
-        self._columns.begin(0, None)
+        self._columns.begin(0)
         builder.begin(self._columns, 0)
 
     def _write(self, row: int, time_step: ts.TimeStep) -> None:

@@ -14,7 +14,7 @@ from tests.support.fakes import FakeParams
 from tests.support.fed_builder import FedEpisode
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.segments import Layout, Segment
-from tfagents_system.worker.segment_builder import SegmentBuilder
+from tfagents_system.worker.rollout import SegmentBuilder
 
 REACH = 1.5  # A goal is reached within that.
 

@@ -27,8 +27,7 @@ from tfagents_system.replay.server import draw_settings
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import run_layout
 from tfagents_system.worker.actors import PolicyActor, RandomActor
-from tfagents_system.worker.rollout import Rollout
-from tfagents_system.worker.segment_builder import SegmentBuilder, segment_builder
+from tfagents_system.worker.rollout import Rollout, SegmentBuilder, segment_builder
 
 _SEED = 5
 _BLOCK = 100

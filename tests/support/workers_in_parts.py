@@ -37,9 +37,7 @@ def runner_of(
         Curriculum.from_config(params.env_config),
     )
     heartbeat: Any = SimpleNamespace(beat=lambda *args, **fields: None)
-    guard: Any = SimpleNamespace(
-        stepping=lambda envs: None, stopped_stepping=lambda: None, busy=lambda what: nullcontext()
-    )
+    guard: Any = SimpleNamespace(stepping=lambda envs: None, stopped_stepping=lambda: None)
     activity = Activity(heartbeat, worker_id, lambda state: {})
     return role, EpisodeRunner(role, environments, guard, activity, np.random.default_rng(start), policy)
 
@@ -62,12 +60,11 @@ def bare_worker(did: list[str] | None = None, **parts: Any) -> Any:
     worker._is_stopped = lambda: False
     worker._connection = SimpleNamespace(address="server")
     worker._runner = SimpleNamespace(rest=note("rest"))
-    worker._guard = SimpleNamespace(stopped_stepping=lambda: None, busy=nullcontext)
+    worker._guard = SimpleNamespace(stopped_stepping=lambda: None)
     worker._sender = SimpleNamespace(flush=note("flush"))
     worker._activity = SimpleNamespace(beat=note("beat"), steps=0, spend=nullcontext)
     worker._environments = SimpleNamespace(close=note("close"))
     worker._collector = SimpleNamespace(confirm=lambda: None)
-    worker._evaluator = SimpleNamespace(tell_again=lambda: None)
     worker._evaluate_if_due = note("evaluate")
     worker._back_pressure = BackPressure(worker._params)
     vars(worker).update(parts)

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.support.workers_in_parts import bare_worker
 from tfagents_system.machine.claims import SlotCounts
 from tfagents_system.machine.files import write_json
 from tfagents_system.run_files.episodes import RecordedEpisode, load_episode
@@ -104,25 +103,18 @@ class Connection:
         self.asked += 1
 
 
-def worker_with(evaluator: Evaluator, **attributes: Any) -> Any:
-    """A worker without news of its trainer."""
-    progress = types.SimpleNamespace(get=lambda wait_secs=0.0: None, newest="progress")
-    return bare_worker(_evaluator=evaluator, _progress=progress, **attributes)
-
-
 def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):
     connection = Connection()
     evaluator = evaluator_over(connection)
-    worker = worker_with(evaluator)
     now = [100.0]
     monkeypatch.setattr(evaluator_module.time, "monotonic", lambda: now[0])
-    worker._wait_for_news()
+    evaluator.evaluate_if_due(None)
     assert connection.told == [], "nothing was evaluated yet"
     report = Report("eval", 7, 0, 4, 40, 4, [], {})
     evaluator.tell(report)
     for secs, times in ((0.2, 1), (4.0, 1), (1.0, 2), (0.2, 2), (5.0, 3)):
         now[0] += secs
-        worker._wait_for_news()
+        evaluator.evaluate_if_due(None)  # As workers do between iterations, and while they wait.
         assert connection.told == [report] * times
     evaluations = Evaluations(num_episodes=1, sharing=range(1))
     complete = msgspec.structs.replace(report, episodes=[Episode(1.0, 10)])
@@ -131,23 +123,6 @@ def test_a_waiting_worker_tells_again_what_got_lost_on_the_way(monkeypatch):
     assert [(version, len(reports)) for version, reports in evaluations.pop_ready()] == [(4, 1)]
     evaluations.add(complete)
     assert evaluations.pop_ready() == [], "it counts once"
-
-
-def test_a_worker_that_never_waits_tells_again_between_iterations(monkeypatch):
-    now, told = [1000.0], []
-    monkeypatch.setattr(evaluator_module.time, "monotonic", lambda: now[0])
-    connection = Connection()
-    monkeypatch.setattr(connection, "try_put", lambda table, arrays, timeout: told.append(now[0]))
-    evaluator = evaluator_over(connection)
-    nothing = {name: lambda iteration: None for name in ("_wait_for_policy", "_collect")}
-    params = types.SimpleNamespace(asynchronous=True, num_iter=10)
-    worker = worker_with(evaluator, _params=params, _next_iteration=lambda: 0, **nothing)
-    worker._go_on()
-    evaluator.tell(Report("eval", 7, 0, 4, 40, 4, [Episode(1.0, 10)], {}))
-    for _ in range(120):
-        now[0] += 0.1
-        worker._go_on()
-    assert [round(moment) for moment in told] == [1005, 1010]
 
 
 @pytest.mark.parametrize(
@@ -167,11 +142,14 @@ def test_random_numbers_of_an_evaluation_follow_the_curriculums_values():
     told: list[str] = []
     evaluator = evaluator_over(Connection())
     rollout = types.SimpleNamespace(episodes=lambda count: told.append("episodes"))
-    evaluator._policy = types.SimpleNamespace(policy=MagicMock())
-    evaluator._runner = types.SimpleNamespace(
+    evaluator.policy = types.SimpleNamespace(policy=MagicMock())
+    evaluator.runner = types.SimpleNamespace(
         activity=types.SimpleNamespace(beat=lambda state, iteration: None, spend=contextlib.nullcontext),
-        environments=types.SimpleNamespace(eval_lanes=1, memory=types.SimpleNamespace(check=lambda: None)),
-        set_evaluated=lambda iteration: told.append("set_state"),
+        environments=types.SimpleNamespace(
+            eval_lanes=1,
+            memory=types.SimpleNamespace(check=lambda: None),
+            set_evaluated=lambda iteration: told.append("set_state"),
+        ),
         repeat=lambda stream, iteration: told.append("seeds"),
         rollout=lambda actor, **more: rollout,
         stepping=lambda is_eval: contextlib.nullcontext(),

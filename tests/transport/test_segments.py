@@ -155,9 +155,9 @@ def test_what_is_no_bundle_is_refused_as_a_whole(change, message):
 
 def count_items(sender, monkeypatch):
     """A list that gets the number of segments of each item that is sent."""
-    sent, put = [], sender._connection.put
+    sent, put = [], sender.connection.put
     monkeypatch.setattr(
-        sender._connection,
+        sender.connection,
         "put",
         lambda table, arrays: (sent.append(len(arrays[0])), put(table, arrays)),
     )

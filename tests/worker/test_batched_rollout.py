@@ -13,8 +13,7 @@ from tests.support.lanes_for_tests import NumberedLane, vector_of
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.actors import EpisodeShare
-from tfagents_system.worker.rollout import Rollout
-from tfagents_system.worker.segment_builder import SegmentBuilder
+from tfagents_system.worker.rollout import Rollout, SegmentBuilder
 
 HORIZON = 12
 LENGTHS = [(4, 9, 2), (40,), (1, 3), (12, 5), (7, 7, 40)]  # 40: until the horizon.
@@ -154,15 +153,6 @@ def test_iterations_of_steps_are_the_same_segments_as_of_single_environments(mod
         assert_same_lanes(ours, theirs)
         assert ours.segments[-1].end_of_iteration
     assert sum(segment.num_steps for segment in ours.segments) == sum(counts)
-
-
-@pytest.mark.parametrize("cuts", CUTS)
-def test_where_no_steps_follow_it_is_the_same_segments_as_of_single_environments(cuts):
-    ours, theirs = batched(AutoresetMode.SAME_STEP, cuts), single(cuts)
-    for collected in (ours, theirs):
-        collected.rollout.steps(37, goes_on=False)
-        assert collected.segments[-1].end_of_iteration and not any(s.deferred for s in collected.segments[-3:])
-    assert_same_lanes(ours, theirs)
 
 
 @pytest.mark.parametrize("cuts", CUTS)

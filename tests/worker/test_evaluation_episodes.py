@@ -103,7 +103,7 @@ def evaluate(evaluators: Sequence[Evaluator], version: int) -> list[Episode]:
     """All workers' shares of an evaluation."""
     ended: list[Episode] = []
     for evaluator in evaluators:
-        evaluator.play(version, 0, evaluator._episodes, ended.append, repeats=True)
+        evaluator.play(version, 0, evaluator.episodes, ended.append, repeats=True)
     return ended
 
 

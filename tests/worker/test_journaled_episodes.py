@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import types
 
 import gymnasium
@@ -22,10 +23,10 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.segments import OPTIONAL_COLUMNS, run_layout
 from tfagents_system.worker.actors import PolicyActor
-from tfagents_system.worker.collector import Collector, JournaledCollector
+from tfagents_system.worker.collector import Cut, JournaledCollector, JournalError, cuts_until, write_cut
 
-ITERATIONS, STEPS = 15, 7
-CURRICULUM = {"mass": {"iters": [0, 3, 4, 9], "range": [1.0, 2.0]}}
+ITERATIONS, STEPS = 11, 7
+CURRICULUM = {"mass": {"iters": [0, 3, 4, 8], "range": [1.0, 2.0]}}
 
 
 class Random(gymnasium.Env):
@@ -183,7 +184,7 @@ def test_a_worker_that_starts_again_in_every_iteration_collects_the_same(tmp_pat
 def test_a_worker_that_goes_back_to_an_earlier_iteration_collects_the_same_again(tmp_path, whole, name):
     """As after a resume: the ring is that of a checkpoint, and the journal has gone further."""
     expected, _ = whole(name)
-    for number, (first, end) in enumerate([(0, 8), (8, 15), (3, 7), (1, 2), (2, 5)]):
+    for number, (first, end) in enumerate([(0, 8), (8, 11), (3, 6), (1, 2)]):
         start = Start(name, tmp_path, number)
         assert [start.collect(iteration) for iteration in range(first, end)] == expected[first:end], (first, end)
 
@@ -214,18 +215,64 @@ def test_an_environment_that_is_not_repeatable_is_told_and_others_begin(tmp_path
     assert "SAC_DETERMINISTIC=0" in caplog.text
 
 
-def test_in_a_deterministic_run_any_start_gives_an_episode_the_same_number():
-    """There numbers may begin anew with each iteration."""
-    collector, seen = Collector.__new__(Collector), set()
-    collector._is_deterministic = True
-    for collector._iteration in (-1, 0, 1, 2**31 - 2):
-        seen |= {collector._episode_id(number) for number in (0, 1, 10**6)}
-    assert len(seen) == 4 * 3 and min(seen) >= 0 and max(seen) < 2**63
-
-
 def test_without_its_journal_a_worker_says_so_and_begins_other_episodes(tmp_path, whole, caplog):
     expected, _ = whole("plain")
     start = Start("plain", tmp_path, 1)
     segments, _ = start.collect(9)
     assert "has nothing of iteration 8" in caplog.text and segments != expected[9][0]
     assert start.collector.number > 9 * STEPS, "none of those that came before"
+
+
+# The journal's file.
+
+EPISODE_ITERATIONS = 10  # Episode n begins in iteration 10 n.
+
+
+def cut_of(iteration, steps=2):
+    begun = iteration // EPISODE_ITERATIONS * EPISODE_ITERATIONS
+    actions = bytes([iteration % 256]) * 4 * steps
+    return Cut(iteration, begun + 1, begun, begun, actions, checksum=iteration, memory=[b"1234"])
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "journals" / "worker_0.journal"
+
+
+def fill(place, iterations):
+    for iteration in iterations:
+        write_cut(place, cut_of(iteration))
+
+
+def test_an_episode_is_all_that_was_written_of_it_up_to_the_iteration(place):
+    fill(place, range(27))
+    assert cuts_until(place, 24) == [cut_of(iteration) for iteration in range(20, 25)]
+
+
+def test_an_iteration_that_is_written_again_replaces_those_from_it_on(place):
+    fill(place, [*range(8), 5])
+    assert cuts_until(place, 5)[-1] == cut_of(5)
+    with pytest.raises(JournalError, match="nothing of iteration 6"):
+        cuts_until(place, 6)
+
+
+@pytest.mark.parametrize("lost", [1, 7, 40])
+def test_what_was_being_written_when_the_process_was_killed_is_left_out(place, lost):
+    fill(place, range(5))
+    os.truncate(place, place.stat().st_size - lost)
+    with pytest.raises(JournalError, match="nothing of iteration 4"):
+        cuts_until(place, 4)
+    fill(place, [4, 5])
+    assert len(cuts_until(place, 5)) == 6
+
+
+def test_an_episode_of_which_something_is_missing_is_not_repeated(place):
+    fill(place, [0, 1, 2, 4, 5])
+    with pytest.raises(JournalError, match="not all of the episode that began in iteration 0"):
+        cuts_until(place, 5)
+
+
+def test_a_disk_that_is_full_ends_no_run(place, caplog):
+    place.parent.write_text("in its place")
+    fill(place, [3])
+    assert "a restart may change the weights" in caplog.text

@@ -1,4 +1,4 @@
-"""A worker's policy: the newest one, from memory or from the server, also within episodes."""
+"""What a worker hears of its trainer: how far it is, when to wait for it, and the newest policy."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from tf_agents.policies import greedy_policy
+from tf_agents.trajectories import time_step as ts
 
+from tests.support.acting import action
+from tests.support.numpy_actors import VECTOR, as_after_training, build
 from tests.support.workers_in_parts import bare_worker
 from tfagents_system.policies import weights
 from tfagents_system.policies.weights import NOWHERE, SharedWeights
+from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.worker import newest_policy as module
 from tfagents_system.worker import worker as worker_module
 from tfagents_system.worker.actors import PolicyActor
-from tfagents_system.worker.newest_policy import NewestPolicy
+from tfagents_system.worker.newest_policy import BackPressure, NewestPolicy, ProgressReader
 
 
 class Policy:
@@ -171,13 +177,6 @@ def test_a_worker_does_not_stick_to_the_memory_of_a_trainer_that_is_gone(run: Ru
     del dead
 
 
-def test_a_trainer_that_goes_back_shares_earlier_weights_in_the_same_memory(run: Run, clock: list[float]) -> None:
-    run.worker.follow(run.publish(7, 3, 30))
-    run.publish(8, 1, 10, tell=False)
-    run.worker.refresh()
-    assert ids(run) == (8, 1, 10)
-
-
 def test_an_evaluation_acts_with_its_own_weights_and_gives_the_newest_back(run: Run) -> None:
     run.worker.follow(run.publish(7, 1, 10))
     evaluated = {"kernel": np.full((3, 4), 4.0, np.float32), "bias": np.full(4, 4.0, np.float32)}
@@ -294,3 +293,194 @@ def test_only_where_a_run_begins_at_random_it_does_so_without_a_trainer(
     params = {"initial_collect_steps": 10, "num_initial_episodes": 0, "prior_data": None}
     worker = bare_worker(_params=SimpleNamespace(**{**params, **own}), _iteration_done=iteration_done)
     assert worker._acts_alone(1e6) is acts
+
+
+# A recurrent policy.
+
+STEPS, PERIOD = 8, 4
+
+
+def published(values, step):
+    return [np.array([7, 0, step], np.int64), *weights.to_arrays(values)]
+
+
+def test_a_policy_goes_on_with_newer_weights_and_its_state():
+    agent = build(VECTOR, recurrent=True, normalize_observations=True)
+    drawn = [as_after_training(agent, seed) for seed in range(STEPS + 2)]
+    shared = SharedWeights(published(drawn[0], 1))
+    shared.write(published(drawn[0], 1))
+    policy = make_worker_policy(agent, 0)
+    assert policy.inference == "numpy"
+    worker = NewestPolicy(SimpleNamespace(get=lambda: pytest.fail("the server was asked")), policy)
+    worker.follow(tables.Progress(7, 0, 1, -1, memory=shared.place))
+
+    greedy, variables = greedy_policy.GreedyPolicy(agent.policy), weights.named_variables(agent.collect_policy)
+    rng, state, newest = np.random.default_rng(0), greedy.get_initial_state(1), drawn[0]
+    policy.reset([0])
+    for step in range(STEPS):
+        observation = rng.standard_normal(VECTOR.shape).astype(np.float32)
+        time_step = ts.TimeStep(np.int32(step > 0), np.float32(0), np.float32(1), observation)
+        if step % PERIOD == PERIOD - 1:
+            newest = drawn[step]
+            worker.refresh()
+        weights.assign_weights(variables, newest)
+        expected = greedy.action(tf.nest.map_structure(lambda value: tf.constant(value[None]), time_step), state)
+        state = expected.state
+        found = action(policy, time_step, True)
+        np.testing.assert_allclose(found, expected.action[0], atol=1e-5, err_msg=f"step {step}")
+        shared.write(published(drawn[step + 1], step + 2))
+        for _ in range(2):  # What was read before is overwritten: the policy has copied it.
+            assert worker._memory.read() is not None
+    assert worker.train_step == STEPS
+
+
+# How far the trainer is.
+
+
+class Connection:
+    """News and the newest item, whose reads are counted."""
+
+    def __init__(self):
+        self.news_items, self.newest_item, self.looks = [], None, 0
+
+    def news(self, wait_secs):
+        return self.news_items.pop(0) if self.news_items else None
+
+    def newest(self):
+        self.looks += 1
+        return self.newest_item
+
+
+def reader_of(connection, straggler_secs=120.0):
+    news, newest = SimpleNamespace(get=connection.news), SimpleNamespace(get=connection.newest)
+    return ProgressReader(news, newest, straggler_secs)
+
+
+def version(iteration):
+    return tables.Progress(session=1, iteration=iteration, train_step=0, eval_iteration=-1)
+
+
+def wait(reader, clock, secs):
+    for _ in range(round(secs / 0.2)):
+        clock[0] += 0.2
+        reader.get(0.2)
+
+
+@pytest.mark.parametrize(
+    "late", [version(4), dataclasses.replace(version(9), session=0)], ids=["older", "earlier trainer"]
+)
+def test_what_news_have_overtaken_on_the_way_is_passed_over_and_a_trainer_that_goes_back_is_followed(clock, late):
+    connection = Connection()
+    connection.news_items = [version(5).to_wire()]
+    connection.newest_item = late.to_wire()  # Asked for before, over a slow line.
+    reader = reader_of(connection)
+    assert [reader.get(0.0).iteration for _ in range(2)] == [5, 5] and connection.looks == 1
+    back = dataclasses.replace(version(3), session=2)
+    connection.news_items = [back.to_wire()]
+    assert reader.get(0.0) == back
+
+
+def test_a_long_wait_costs_ever_fewer_questions(clock):
+    connection = Connection()
+    connection.newest_item = version(0).to_wire()
+    reader = reader_of(connection)
+    assert reader.get(0.0) == version(0)
+    wait(reader, clock, 60.0)
+    assert connection.looks == 5, "at once, then after 2, 4, 8, 16 and 30 s"
+    wait(reader, clock, 300.0)
+    assert connection.looks == 5 + 10
+
+
+def test_news_are_taken_without_a_question(clock):
+    connection = Connection()
+    reader = reader_of(connection)
+    assert reader.get(0.0) is None and connection.looks == 1
+    connection.news_items.append(version(7).to_wire())
+    assert reader.get(0.2) == reader.newest == version(7)
+    assert connection.looks == 1
+
+
+def test_news_that_got_lost_are_found_soon_after_a_start_and_within_half_a_minute_later(clock):
+    connection = Connection()
+    reader = reader_of(connection)
+    reader.get(0.0)
+    connection.newest_item = version(1).to_wire()
+    wait(reader, clock, 4.2)
+    assert reader.newest == version(1)
+    wait(reader, clock, 200.0)
+    connection.newest_item = version(2).to_wire()
+    lost_at = clock[0]
+    while reader.newest != version(2):
+        wait(reader, clock, 0.2)
+        assert clock[0] - lost_at < 30.5
+    before = connection.looks
+    wait(reader, clock, 2.2)
+    assert connection.looks == before + 1, "what was lost once may be lost again"
+
+
+@pytest.mark.parametrize(("straggler_secs", "most_secs"), [(120.0, 30.0), (40.0, 10.0), (4.0, 1.0)])
+def test_news_that_got_lost_are_found_well_before_the_worker_is_left_out(clock, straggler_secs, most_secs):
+    connection = Connection()
+    reader = reader_of(connection, straggler_secs)
+    wait(reader, clock, 200.0)
+    connection.newest_item, lost_at = version(2).to_wire(), clock[0]
+    while reader.newest != version(2):
+        wait(reader, clock, 0.2)
+        assert clock[0] - lost_at < most_secs + 0.5
+
+
+# `min_updates_per_env_step`: when a worker waits, by hand-computed numbers.
+
+
+def pressure_params(least: float | None, asynchronous: bool = True) -> Any:
+    return SimpleNamespace(
+        min_updates_per_env_step=least,
+        updates_per_env_step=2.0,
+        asynchronous=asynchronous,
+        env_steps_per_iter=None,
+        updates_per_iter=10,
+    )
+
+
+def progress(updates: int, policy_steps: int) -> tables.Progress:
+    return tables.Progress(1, updates // 10, updates, -1, paced_updates=updates, paced_steps=policy_steps)
+
+
+@pytest.mark.parametrize(
+    ("updates", "policy_steps", "is_held"),
+    [(0, 20, False), (0, 21, True), (10, 40, False), (10, 41, True), (100, 41, False)],
+)
+def test_a_worker_waits_while_there_are_fewer_updates_than_the_ratio(updates, policy_steps, is_held) -> None:
+    pressure = BackPressure(pressure_params(0.5))
+    assert pressure.holds(progress(updates, policy_steps), steps=1000) == is_held
+
+
+def test_steps_since_the_newest_progress_count() -> None:
+    pressure = BackPressure(pressure_params(0.5))
+    assert [pressure.holds(progress(10, 30), steps) for steps in (500, 510, 511)] == [False, False, True]
+    assert not pressure.holds(progress(20, 41), 511), "steps that the trainer has counted do not count twice"
+
+
+def test_nobody_waits_without_it_in_lock_step_or_before_the_first_word() -> None:
+    assert not BackPressure(pressure_params(None)).holds(progress(0, 999), 0)
+    assert not BackPressure(pressure_params(0.5, asynchronous=False)).holds(progress(0, 999), 0)
+    assert not BackPressure(pressure_params(0.5)).holds(None, 0)
+
+
+def test_a_trainer_that_waits_for_lost_steps_gets_new_ones() -> None:
+    now = [0.0]
+    pressure = BackPressure(pressure_params(0.5), clock=lambda: now[0])
+    found = []
+    for now[0] in (0.0, 599.0, 600.0, 601.0, 1200.0):
+        found.append(pressure.holds(progress(0, 999), 0))
+    assert found == [True, True, False, True, False]
+
+
+def test_workers_never_wait_for_updates_that_the_trainer_may_not_do() -> None:
+    """As long as the least is at most the most: what holds the workers lets the trainer finish its iteration."""
+    settings = pressure_params(2.0)
+    pressure = BackPressure(settings)
+    for updates in range(0, 100, 10):
+        for counted in range(100):
+            if pressure.holds(progress(updates, counted), 0):
+                assert counted * settings.updates_per_env_step >= updates + settings.updates_per_iter

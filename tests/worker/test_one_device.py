@@ -254,13 +254,6 @@ def test_the_device_waits_before_its_worker_does_and_only_then(waits: bool) -> N
     assert did == (["look", "rest", "beat", "wait for news", "evaluate"] if waits else ["look"])
 
 
-def test_idle_workers_let_their_devices_wait() -> None:
-    did: list[str] = []
-    worker = bare_worker(did, _hear=lambda wait_secs: did.append("wait for news"))
-    worker._wait_for_news()
-    assert did == ["rest", "beat", "wait for news"]
-
-
 def test_while_a_device_is_stepped_nothing_is_written(tmp_path: Path) -> None:
     guard = EnvironmentGuard(tmp_path / "hang", 3, 300.0)
     envs: Any = [types.SimpleNamespace(position="environment 0 (step 7)")]

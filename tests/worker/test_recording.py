@@ -178,14 +178,6 @@ def test_an_episode_that_was_broken_off_is_not_recorded() -> None:
     assert [len(each) for each in observer.seen] == [3, 4]
 
 
-def test_whoever_asks_for_nothing_is_recorded_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EpisodeRecorder, "begin", None)
-    rollout = Rollout([TrainingEnvironment(Told(), HORIZON)], Alternating())
-    rollout.steps(2)
-    assert not rollout._records
-    assert takers_of([print, object()]) == []
-
-
 def test_actors_tell_what_their_policy_knows_of_an_action() -> None:
     action = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3, "action")
     agent = agent_of(FakeParams, tf.TensorSpec((2,), tf.float32), action, algorithm="dqn", exploration_epsilon=1.0)
@@ -227,29 +219,6 @@ def test_an_episode_too_large_for_a_message_is_left_out_and_told(
     best.take(_with(episode, 1.0, 1))
     assert [each.episode_return for each in best.pop()] == [1.0]
     assert "an episode of return 9 is not kept" in caplog.text
-
-
-def test_episodes_that_are_too_large_shut_out_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    best, made = BestOfWorker(2), list[int]()
-    (episode,) = collected(3, count=1)
-
-    def to_bytes(episode: RecordedEpisode) -> bytes:
-        made.append(episode.lists["record/noise"].nbytes)
-        return bytes(2 * made[-1])
-
-    monkeypatch.setattr(recording, "MOST_KEPT_BYTES", 1000)
-    monkeypatch.setattr(RecordedEpisode, "to_bytes", to_bytes)
-
-    def take(episode_return: float, size_bytes: int) -> None:
-        lists = {"record/noise": np.zeros(size_bytes, np.uint8)}
-        best.take(dataclasses.replace(episode, lists=lists, episode_return=episode_return))
-
-    for episode_return, size_bytes in [(9.0, 700), (8.0, 700), (10.0, 900), (7.0, 600), (1.0, 500), (2.0, 500)]:
-        take(episode_return, size_bytes)
-    assert made == [700, 600, 500, 500], "those as large as another that was too large are not tried"
-    assert [kept.episode_return for kept in best.pop()] == [2.0, 1.0]
-    take(1.5, 500)
-    assert [kept.episode_return for kept in best.pop()] == [1.5]
 
 
 def _with(episode: RecordedEpisode, episode_return: float, number: int) -> RecordedEpisode:

@@ -14,8 +14,7 @@ from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.segments import Column, Layout
-from tfagents_system.worker.rollout import EpisodeLogs, Rollout, StepTimes
-from tfagents_system.worker.segment_builder import SegmentBuilder
+from tfagents_system.worker.rollout import EpisodeLogs, Rollout, SegmentBuilder, StepTimes
 
 HORIZON = 12
 
@@ -280,16 +279,6 @@ def test_faults_in_the_reset_in_the_first_step_in_the_last_one_and_in_several_at
     assert [segment.end_of_iteration for segment in worker.segments].count(True) == 1
     assert worker.segments[-1].end_of_iteration
     assert len(worker.transitions()) == 6 * 4 + 3, "three true steps before the last step of an episode failed"
-
-
-def test_a_fault_of_the_very_last_episode_does_not_end_the_iteration(tmp_path):
-    worker, episodes, _ = collect(tmp_path, (4,), 2, {(0, 1, 4): raises})
-    assert [(s.reward.size, s.ends_episode, s.end_of_iteration) for s in worker.segments] == [
-        (4, True, False),
-        (3, False, False),
-        (4, True, True),
-    ]
-    assert len(episodes) == 2
 
 
 def test_environments_beside_a_fault_are_stepped_with_the_actions_chosen_for_them():

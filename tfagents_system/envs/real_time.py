@@ -1,4 +1,4 @@
-"""RealTimeEnvironment: a device that does not wait, with steps of an elastic clock, as in rtgym (RealTimeEnv).
+"""Environments that act in real time: what a run asks of them, and RealTimeEnvironment, with rtgym's elastic clock.
 
     time step          |<- time_step_duration ->|
     sent               a_(t-1)                  a_t                      a_(t+1)
@@ -12,19 +12,21 @@ docs/tutorials/real_robot.md shows how to connect a device.
 from __future__ import annotations
 
 import collections
+import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 import gymnasium
 import numpy as np
+import tree
 from absl import logging
 
 from tfagents_system.checks.rules import near_misses
-from tfagents_system.envs.devices import check_time_step, evaluation_options
+from tfagents_system.envs.gym_driver import EVALUATION, EVALUATION_EPISODE, device_layer
 from tfagents_system.errors import UserError
 
 _PARTS = ("time_step", "step", "join", "inference", "send_control", "retrieve_obs", "send_delay")
@@ -40,6 +42,223 @@ _WARNING_SECS = 10  # Between two warnings of late steps.
 _KEPT_STEPS = 100_000  # 83 minutes at 20 Hz.
 
 
+class Background:
+    """Calls functions in a daemon thread, in order. One that hangs does not keep the program from ending."""
+
+    def __init__(self, name: str) -> None:
+        self._calls = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]()
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
+
+    def call(self, function: Callable[[], Any]) -> Future[Any]:
+        """Has the thread call a function, behind all that it is to call already."""
+        result: Future[Any] = Future()
+        self._calls.put((function, result))
+        return result
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._calls.put(None)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            _call(*call)
+
+
+def _call(function: Callable[[], Any], result: Future[Any]) -> None:
+    try:
+        result.set_result(function())
+    except BaseException as error:  # For whoever asks for the result.
+        result.set_exception(error)
+
+
+# What a run asks of a device.
+
+
+class Device:
+    """What a run asks of RealTimeEnvironment, of rtgym's, or of a user's own environment that acts in real time.
+
+    The latter has an attribute `real_time = True`, and what of the following it needs: `wait()`, `default_action` or
+    `get_default_action()`, `ep_max_length`, `set_evaluation_episode(number)`, `take_metrics()`.
+
+    Args:
+      layer: The environment, or one that it wraps.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+        self._left_out: set[str] = set()
+
+    @property
+    def has_real_clock(self) -> bool:
+        """Whether time passes by itself."""
+        return bool(getattr(self._layer, "has_real_clock", True))
+
+    def wait(self) -> None:
+        """Lets the device rest until the next reset or step."""
+        getattr(self._layer, "wait", lambda: None)()
+
+    def limit_steps(self, horizon: int) -> None:
+        """An episode ends after so many steps at the latest, and the last action is not sent."""
+        if hasattr(self._layer, "ep_max_length"):
+            limit = self._layer.ep_max_length
+            self._layer.ep_max_length = horizon if limit is None else min(limit, horizon)
+
+    def take_metrics(self) -> dict[str, float]:
+        """What the steps since the last call were like; see RealTimeEnvironment. Empty where it does not say.
+
+        What is no finite number is left out, with a warning the first time.
+        """
+        taken = getattr(self._layer, "take_metrics", dict)() or {}
+        metrics = {str(name): _as_float(value) for name, value in taken.items()}
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        for name in sorted(metrics.keys() - finite.keys() - self._left_out):
+            self._left_out.add(name)
+            logging.warning("take_metrics() of the environment: %s is no finite number: it is left out meanwhile", name)
+        return finite
+
+    def default_action(self, actions: Any) -> Any:
+        """What is harmless, as an agent's action; None where the environment does not say.
+
+        Args:
+          actions: Nest of LeafActions.
+
+        Raises:
+          UserError: It is not one of the environment's actions.
+        """
+        default = getattr(self._layer, "default_action", None)
+        if default is None:
+            default = getattr(self._layer, "get_default_action", lambda: None)()
+        if default is None:
+            return None
+        try:
+            return tree.map_structure_up_to(actions, lambda leaf, value: leaf.to_agent(value), actions, default)
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"the default action {default!r} is not one of the action space ({error}): correct it"
+            ) from None
+
+    def trial_action(self, actions: Any) -> Any:
+        """What a device may be tried with, as an agent's action: the default one, or the middle of the bounds.
+
+        Raises:
+          UserError: It has no default action, and chooses one of n: these have no middle.
+        """
+        default = self.default_action(actions)
+        if default is not None:
+            return default
+        if any(leaf.rows is not None for leaf in tree.flatten(actions)):
+            raise UserError(
+                "the environment acts in real time, its actions are one of n, and it does not say which of them is "
+                "harmless: give it a default_action or get_default_action() (the interface, if it has one)"
+            )
+        return tree.map_structure(lambda leaf: np.zeros(leaf.spec.shape, leaf.spec.dtype), actions)
+
+    def watched(self) -> tuple[Any, float] | None:
+        """The interface (see RealTimeEnvironment), for who only looks at it, and the seconds of a time step.
+
+        None: it has none.
+        """
+        interface, secs = (getattr(self._layer, name, None) for name in ("interface", "time_step_duration"))
+        return None if interface is None or secs is None else (interface, float(secs))
+
+    def take_times(self) -> dict[str, list[float]]:
+        """Durations of the parts of its steps, see RealTimeEnvironment; empty where it does not say."""
+        return dict(getattr(self._layer, "take_times", dict)())
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def device_of(layers: Iterable[Any]) -> Device | None:
+    """The device of an environment, None where its steps wait for the policy.
+
+    Args:
+      layers: The environment and those it wraps.
+
+    Raises:
+      UserError: It is one of rtgym, and all its steps would be late.
+    """
+    layer = device_layer(layers)
+    if layer is None:
+        return None
+    if not hasattr(layer, "take_metrics") and hasattr(layer, "_update_timestamps"):
+        if layer.time_step_duration != 0:  # Else its steps are taken as fast as they can be.
+            check_time_step(layer.time_step_duration, layer.start_obs_capture, layer.time_step_timeout_factor)
+        _RtgymSteps(layer)
+    return Device(layer)
+
+
+def evaluation_options(options: dict[str, Any] | None, episode: int | None) -> dict[str, Any] | None:
+    """Options of a device's reset, for an evaluation's episode of that number; None: it is of no evaluation."""
+    return options if episode is None else {**(options or {}), EVALUATION: True, EVALUATION_EPISODE: episode}
+
+
+def check_time_step(duration: float, capture: float, factor: float) -> None:
+    """Whether steps can be in time.
+
+    Args:
+      duration, capture, factor: time_step_duration, start_obs_capture and time_step_timeout_factor, as of
+        RealTimeEnvironment.
+
+    Raises:
+      UserError: They can't.
+    """
+    if not duration > 0:
+        raise UserError(f"time_step_duration={duration:g} must be above 0 seconds: correct it")
+    if not factor >= 0:
+        raise UserError(f"time_step_timeout_factor={factor:g} must be at least 0: correct it")
+    if not 0 <= capture <= duration * (1.0 + factor):
+        raise UserError(
+            f"start_obs_capture={capture:g} must be from 0 to time_step_duration={duration:g} plus its elasticity, "
+            f"{duration * (1.0 + factor):g} seconds, or every step would be late: lower it"
+        )
+
+
+class _RtgymSteps:
+    """Counts late steps of an environment of rtgym by its own rule, and tells it of evaluations.
+
+    rtgym (0.16) has no hooks for either: methods of the instance are replaced.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._late_steps = 0  # Since they were asked for.
+        self._end = -math.inf  # Of the running time step.
+        self._is_first = False  # The next action is that of reset(), which may be late.
+        self._evaluation_episode: int | None = None
+        self._reset, env.reset = env.reset, self.reset
+        self._begin_time_step, env._update_timestamps = env._update_timestamps, self.begin_time_step
+        env.take_metrics, env.set_evaluation_episode = self.take_metrics, self.set_evaluation_episode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        options, self._evaluation_episode = evaluation_options(options, self._evaluation_episode), None
+        self._is_first = True
+        reset: tuple[Any, dict[str, Any]] = self._reset(seed=seed, options=options)
+        return reset
+
+    def begin_time_step(self) -> None:
+        """Called by rtgym when an action was sent, in its own thread."""
+        now, env = time.perf_counter(), self._env
+        is_late = now >= self._end + env.time_step_timeout
+        self._late_steps += is_late and not self._is_first and not env.is_waiting
+        self._end = (now if is_late else self._end) + env.time_step_duration
+        self._is_first = False
+        self._begin_time_step()
+
+    def set_evaluation_episode(self, number: int) -> None:
+        """See RealTimeEnvironment."""
+        self._evaluation_episode = number
+
+    def take_metrics(self) -> dict[str, float]:
+        """The late steps since the last call."""
+        late_steps, self._late_steps = self._late_steps, 0
+        return {"late_steps": float(late_steps)}
+
+
 # Clocks, in seconds. `call_at` calls a function at a time, whatever the caller does then; one call at a time.
 
 
@@ -51,9 +270,7 @@ class MonotonicClock:
     """
 
     is_real = True
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Any] | None = None
+    _thread: Background | None = None
 
     def now(self) -> float:
         return time.monotonic()
@@ -64,25 +281,19 @@ class MonotonicClock:
             time.sleep(left)
 
     def call_at(self, when: float, function: Callable[[], Any]) -> Future[Any]:
-        if self._calls is None:
-            self._calls = queue.SimpleQueue()
-            # A call that hangs must not keep the program from ending.
-            threading.Thread(target=self._serve, args=(self._calls,), name="clock", daemon=True).start()
-        result: Future[Any] = Future()
-        self._calls.put((when, function, result))
-        return result
+        def call() -> Any:
+            self.sleep_until(when)
+            return function()
+
+        if self._thread is None:
+            self._thread = Background("clock")
+        return self._thread.call(call)
 
     def close(self) -> None:
         """Ends the thread."""
-        if self._calls is not None:
-            self._calls.put(None)
-            self._calls = None
-
-    def _serve(self, calls: queue.SimpleQueue[Any]) -> None:
-        while (call := calls.get()) is not None:
-            when, function, result = call
-            self.sleep_until(when)
-            _call(function, result)
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
 
 
 class VirtualClock:
@@ -119,13 +330,6 @@ class VirtualClock:
 
     def close(self) -> None:
         self._call = None
-
-
-def _call(function: Callable[[], Any], result: Future[Any]) -> None:
-    try:
-        result.set_result(function())
-    except BaseException as error:  # For whoever asks for the result.
-        result.set_exception(error)
 
 
 Clock = MonotonicClock | VirtualClock

@@ -170,8 +170,7 @@ def time_steps(params: Any, agent: Any, envs: Sequence[Any], secs: float, seed: 
     from tfagents_system.policies.worker_policy import make_worker_policy
     from tfagents_system.transport.segments import run_layout
     from tfagents_system.worker.actors import PolicyActor
-    from tfagents_system.worker.rollout import Rollout
-    from tfagents_system.worker.segment_builder import SegmentBuilder
+    from tfagents_system.worker.rollout import Rollout, SegmentBuilder
 
     for env in envs:
         env.reset()  # Some simulators load their model now.

@@ -33,12 +33,12 @@ from tfagents_system.checks.findings import Findings
 from tfagents_system.checks.rules import integer_from, is_kept, near_misses
 from tfagents_system.envs import actions, loading, rendering
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
-from tfagents_system.envs.devices import Device
 from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
 from tfagents_system.envs.gym_driver import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED, gym_layers
 from tfagents_system.envs.history import HORIZON_TIME, frames_in, is_image, leaf_names
 from tfagents_system.envs.observations import CONTRACT, check_contract
+from tfagents_system.envs.real_time import Device
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch import costs

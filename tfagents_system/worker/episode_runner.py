@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import gc
 import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +21,14 @@ from tfagents_system.envs.gym_driver import seed_episode
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.machine.watchdog import Watchdog
 from tfagents_system.role import EPISODE_STREAM, EVAL_STREAM, Role
-from tfagents_system.run_files.heartbeat import TimeShares
+from tfagents_system.run_files.heartbeat import Heartbeat, TimeShares
 from tfagents_system.transport.connection import StoppedError
 from tfagents_system.transport.episode_reports import Episode
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.recording import EpisodeRecord, Observer
-from tfagents_system.worker.rollout import Rollout, StepTimes
-from tfagents_system.worker.segment_builder import SegmentBuilder
+from tfagents_system.worker.rollout import Rollout, SegmentBuilder, StepTimes
+from tfagents_system.worker.sender import BackgroundHeartbeat
 from tfagents_system.workers import Place, WorkerEnvironments
 
 COLLECTING, EVALUATING = "collecting", "evaluating"
@@ -56,9 +57,11 @@ class EnvironmentGuard:
         self._watchdog = Watchdog(path, step_timeout_secs)
         self._worker_id = worker_id
         self._build_timeout_secs = build_timeout_secs(step_timeout_secs)
+        self._stepped: Sequence[TrainingEnvironment] = ()
 
     def stepping(self, envs: Sequence[TrainingEnvironment]) -> None:
         """They have their time for a step from now on."""
+        self._stepped = envs
         where = "its environment" if self.is_real_time else ", ".join(env.position for env in envs)
         self._watchdog.arm(f"worker {self._worker_id}: {where}")
 
@@ -69,24 +72,24 @@ class EnvironmentGuard:
 
     def stopped_stepping(self) -> None:
         """Nothing of the user's runs now."""
+        self._stepped = ()
         self._watchdog.cancel()
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Something that may take as long as building an environment."""
+        """Something that may take as long as building an environment, also between two steps."""
         self._watchdog.arm(f"worker {self._worker_id}: {what}", self._build_timeout_secs)
-        yield
-        self._watchdog.cancel()
+        try:
+            yield
+        finally:
+            if self._stepped:
+                self.stepping(self._stepped)
+            else:
+                self._watchdog.cancel()
 
     def waiting(self) -> None:
         """The worker waits for the replay server, or for a process with deadlines of its own: it does not hang."""
         self._watchdog.keep()
-
-
-class Beats(Protocol):
-    """Takes heartbeats."""
-
-    def beat(self, state: str, **fields: Any) -> None: ...
 
 
 class Activity:
@@ -102,7 +105,12 @@ class Activity:
       step_times: Of the policy and the simulator, within what is being spent.
     """
 
-    def __init__(self, heartbeat: Beats, worker_id: int, look_around: Callable[[str], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        heartbeat: Heartbeat | BackgroundHeartbeat,
+        worker_id: int,
+        look_around: Callable[[str], Mapping[str, Any]],
+    ) -> None:
         self._heartbeat = heartbeat
         self._worker_id = worker_id
         self._look_around = look_around
@@ -178,10 +186,11 @@ class Activity:
             self._shares.take_out("simulator", simulator)
 
 
+@dataclasses.dataclass(eq=False)
 class EpisodeRunner:
     """Runs episodes in a worker's environments.
 
-    Args:
+    Attributes:
       role: The worker's process: ends all episodes early when it is to stop. Its seed decides all random numbers where
         the run is deterministic.
       environments: The worker's, for collecting and for evaluation.
@@ -189,26 +198,16 @@ class EpisodeRunner:
       activity: Counts steps and time.
       rng: Of random actions.
       policy: Acts with noise.
-
-    Attributes:
-      environments, activity: As above.
     """
 
-    def __init__(
-        self,
-        role: Role,
-        environments: WorkerEnvironments,
-        guard: EnvironmentGuard,
-        activity: Activity,
-        rng: np.random.Generator,
-        policy: NewestPolicy,
-    ) -> None:
-        self._role = role
-        self.environments = environments
-        self._guard = guard
-        self.activity = activity
-        self._rng = rng
-        self._policy = policy
+    role: Role
+    environments: WorkerEnvironments
+    guard: EnvironmentGuard
+    activity: Activity
+    rng: np.random.Generator
+    policy: NewestPolicy
+
+    def __post_init__(self) -> None:
         self._seeds: Iterator[int] = iter(())  # Of what is left of a deterministic run's iteration.
         self._rests, self._rest_at = False, 0.0
 
@@ -229,7 +228,7 @@ class EpisodeRunner:
         Arguments as of Rollout, and `numbers`: which of an evaluation's episodes they are. Raises StoppedError when the
         worker is to stop, and EnvironmentFault when an environment has failed three times in a row.
         """
-        state, step_times = (EVALUATING, None) if is_eval else (COLLECTING, self.activity.step_times)
+        state, times = (EVALUATING, StepTimes()) if is_eval else (COLLECTING, self.activity.step_times)
         to_play, begun = collections.deque(numbers), dict[int, int | None]()  # Numbers, and of each environment's own.
 
         def on_step(steps: int) -> None:
@@ -237,7 +236,9 @@ class EpisodeRunner:
             self._check_stop()
 
         def begin_episode(env: int) -> None:
-            self._begin_episode(Place(is_eval, env))
+            if self.environments.device is not None:
+                gc.collect()  # No step waits for it now.
+            self.environments.begin_episode(Place(is_eval, env))
             begun[env] = to_play.popleft() if to_play else None
             self._envs(is_eval)[env].evaluation_episode = begun[env]
             on_start(env)
@@ -245,7 +246,9 @@ class EpisodeRunner:
         def answer(env: int, fault: EnvironmentFault) -> None:
             if fault.step == 0 and (number := begun.pop(env, None)) is not None:
                 to_play.appendleft(number)  # It failed in the reset: the episode begins again. Otherwise it counts.
-            self._replace(Place(is_eval, env), fault)
+            self._check_stop()  # Waiting for an environment's process ends with a fault when the worker is to stop.
+            self.environments.replace(Place(is_eval, env), fault)
+            self._reseed(self._envs(is_eval)[env])
 
         return Rollout(
             self._envs(is_eval),
@@ -258,7 +261,7 @@ class EpisodeRunner:
             on_start=begin_episode,
             on_fault=answer,
             counts_faults=is_eval,
-            times=step_times,
+            times=times,
             new_record=new_record,
         )
 
@@ -266,9 +269,9 @@ class EpisodeRunner:
     def stepping(self, *, is_eval: bool) -> Iterator[None]:
         """The watchdog is armed for these environments."""
         self._rests, self._rest_at = False, 0.0
-        self._guard.stepping(self._envs(is_eval))
+        self.guard.stepping(self._envs(is_eval))
         yield
-        self._guard.stopped_stepping()
+        self.guard.stopped_stepping()
 
     def env_id(self, env: int) -> int:
         """`id`, as hooks get it, of an environment; of a lane that of its vector environment, which is the only one."""
@@ -280,37 +283,13 @@ class EpisodeRunner:
         if self.environments.device is None or self._rests or time.monotonic() < self._rest_at:
             return
         self._rest_at = time.monotonic() + _REST_AGAIN_SECS
-        with self._guard.busy("wait() of the environment"):
-            self._rests = self.environments.rest()
-
-    def set_evaluated(self, iteration: int) -> None:
-        """Sets what the curriculum has for evaluating a policy of this iteration: the same in all workers."""
-        with self._guard.busy(f"set_state() for the evaluation of iteration {iteration}"):
-            self.environments.set_evaluated(iteration)
+        self._rests = self.environments.rest()
 
     def _envs(self, is_eval: bool) -> list[TrainingEnvironment]:
         return self.environments.evaluation if is_eval else self.environments.collect
 
-    def _begin_episode(self, place: Place) -> None:
-        if self.environments.device is not None:
-            gc.collect()  # No step waits for it now.
-        if not self.environments.has_due(place):
-            self.environments.begin_episode(place)
-            return
-        with self._guard.busy(f"set_state() of {place.name}"):
-            self.environments.begin_episode(place)
-        self._guard.stepping(self._envs(place.is_eval))
-
-    def _replace(self, place: Place, fault: EnvironmentFault) -> None:
-        self._check_stop()  # Waiting for an environment's process ends with a fault when the worker is to stop.
-        with self._guard.busy(f"building {place.name} again"):
-            self.environments.replace(place, fault)
-        envs = self._envs(place.is_eval)
-        self._reseed(envs[place.number])
-        self._guard.stepping(envs)
-
     def _check_stop(self) -> None:
-        if self._role.stop.is_set():
+        if self.role.stop.is_set():
             raise StoppedError
 
     # Random numbers.
@@ -323,12 +302,12 @@ class EpisodeRunner:
           iteration: The iteration.
           reseeds_environments: False: their episodes have seeds of their own, see `repeat_episode`.
         """
-        role = self._role
+        role = self.role
         if not role.deterministic:
             return
         self._seeds = (role.derived_seed(stream, role.worker_id, 1 + iteration, k) for k in itertools.count())
-        self._rng.bit_generator.state = np.random.default_rng(next(self._seeds)).bit_generator.state
-        self._policy.policy.reseed(next(self._seeds))
+        self.rng.bit_generator.state = np.random.default_rng(next(self._seeds)).bit_generator.state
+        self.policy.policy.reseed(next(self._seeds))
         random.seed(next(self._seeds))  # A user's environment may take numbers from these two.
         np.random.seed(next(self._seeds))
         for env in self._envs(stream == EVAL_STREAM) if reseeds_environments else ():
@@ -346,11 +325,11 @@ class EpisodeRunner:
           The episode's own seed; see `seed_episode`.
         """
         further = (start,) if start else ()
-        seed = self._role.derived_seed(EPISODE_STREAM, self._role.worker_id, number, *further)
+        seed = self.role.derived_seed(EPISODE_STREAM, self.role.worker_id, number, *further)
         seed_episode(self._envs(False)[env], seed)
         return seed
 
     def _reseed(self, env: TrainingEnvironment) -> None:
         """Of an environment that begins again, or replaces one that failed."""
-        if self._role.deterministic:
+        if self.role.deterministic:
             env.reseed(next(self._seeds) % 2**31)

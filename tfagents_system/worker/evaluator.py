@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -17,16 +18,17 @@ from tfagents_system.worker.actors import Actor, PolicyActor
 from tfagents_system.worker.episode_runner import EVALUATING, EpisodeRunner
 from tfagents_system.worker.newest_policy import NewestItem, NewestPolicy
 from tfagents_system.worker.recording import EpisodeRecord, EpisodeRecorder, callables, observed, takers_of
-from tfagents_system.worker.sender import BackgroundSender, SegmentSender
+from tfagents_system.worker.sender import SegmentSender
 
 _TELL_AGAIN_SECS = 5.0  # What an evaluation was like, to a trainer that may wait for it.
 _PUT_SECS = 0.2
 
 
+@dataclasses.dataclass(eq=False)
 class Evaluator:
     """Evaluates for one worker.
 
-    Args:
+    Attributes:
       params: The user's TrainParams.
       worker_id: The worker.
       episodes: The numbers of each evaluation's episodes that are the worker's; without any it evaluates nothing.
@@ -38,42 +40,34 @@ class Evaluator:
       on_play: Called before episodes begin.
     """
 
-    def __init__(
-        self,
-        params: TrainParamsBase,
-        worker_id: int,
-        episodes: range,
-        connection: Connection,
-        sender: SegmentSender | BackgroundSender,
-        table: NewestItem,
-        runner: EpisodeRunner,
-        policy: NewestPolicy,
-        on_play: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._params = params
-        self._worker_id = worker_id
-        self._episodes = episodes
-        self._connection, self._sender = connection, sender
-        self._table = table
-        self._runner = runner
-        self._policy = policy
-        self._on_play = on_play
-        self._observers = list(params.eval_observers_ctor())
+    params: TrainParamsBase
+    worker_id: int
+    episodes: range
+    connection: Connection
+    sender: SegmentSender
+    table: NewestItem
+    runner: EpisodeRunner
+    policy: NewestPolicy
+    on_play: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self._observers = list(self.params.eval_observers_ctor())
         self._evaluated = (0, -1)  # (trainer's session, version) of the last evaluation.
         self._last: Report | None = None  # That was sent.
         self._told_at = -math.inf
 
     def evaluate_if_due(self, progress: tables.Progress | None) -> None:
-        """Runs the worker's share of the newest evaluation, with the policy that it is of.
+        """Runs the worker's share of the newest evaluation, with the policy that it is of, or tells of the last one.
 
         Raises:
           StoppedError, EnvironmentFault, TooLargeError: See `play`.
         """
-        if not self._episodes or progress is None or progress.eval_iteration < 0:
+        self.tell_again()
+        if not self.episodes or progress is None or progress.eval_iteration < 0:
             return  # None to evaluate since the trainer has begun: the server is not asked while waiting for one.
         if (progress.session, progress.eval_iteration) <= self._evaluated:
             return
-        arrays = self._table.get()
+        arrays = self.table.get()
         if arrays is None or int(arrays[0][0]) != progress.session:
             return
         session, version, train_step = (int(value) for value in arrays[0])
@@ -82,10 +76,10 @@ class Evaluator:
         def on_episode(episode: Episode) -> None:
             episodes.append(episode)
             results = observed(self._observers)
-            self.tell(Report(EVAL, session, self._worker_id, version, train_step, version, episodes, results))
+            self.tell(Report(EVAL, session, self.worker_id, version, train_step, version, episodes, results))
 
-        with self._policy.acting_with(weights.from_arrays(arrays[1:])):
-            self.play(version, train_step, self._episodes, on_episode, repeats=True)
+        with self.policy.acting_with(weights.from_arrays(arrays[1:])):
+            self.play(version, train_step, self.episodes, on_episode, repeats=True)
         self._evaluated = (session, version)
 
     def play(
@@ -110,15 +104,15 @@ class Evaluator:
           StoppedError, EnvironmentFault: See EpisodeRunner.
           TooLargeError: The worker has grown too large; all of them have been told of.
         """
-        self._on_play()
-        runner = self._runner
+        self.on_play()
+        runner = self.runner
         with runner.activity.spend(EVALUATING):
             runner.activity.beat(EVALUATING, iteration=version)
-            runner.set_evaluated(min(version, self._params.num_iter - 1))
+            runner.environments.set_evaluated(min(version, self.params.num_iter - 1))
             if repeats:  # After `set_state`, which may draw numbers, and is not called for values that are set already.
                 runner.repeat(EVAL_STREAM, version)
             # Evaluations may come between two parts of an episode, whose memory must not be lost.
-            actor = PolicyActor(self._policy.policy.with_lanes(runner.environments.eval_lanes), greedy=True)
+            actor = PolicyActor(self.policy.policy.with_lanes(runner.environments.eval_lanes), greedy=True)
             rollout = runner.rollout(
                 actor,
                 is_eval=True,
@@ -136,15 +130,15 @@ class Evaluator:
         takers = takers_of(self._observers)
         if not takers:
             return None
-        recorder = EpisodeRecorder(self._worker_id, self._runner.env_id, takers, lambda: train_step)
+        recorder = EpisodeRecorder(self.worker_id, self.runner.env_id, takers, lambda: train_step)
         recorder.actor, recorder.iteration = actor, version
-        recorder.curriculum = EvaluatedTask(self._params.env_config, self._params.num_iter).stage(version)
+        recorder.curriculum = EvaluatedTask(self.params.env_config, self.params.num_iter).stage(version)
         return recorder.begin
 
     def tell(self, report: Report) -> None:
         """Sends a report on an evaluation."""
         arrays = report.to_wire()
-        self._sender.call(lambda: self._connection.put(tables.REPORTS, arrays))
+        self.sender.call(lambda: self.connection.put(tables.REPORTS, arrays))
         self._last, self._told_at = report, time.monotonic()
 
     def tell_again(self) -> None:
@@ -155,5 +149,5 @@ class Evaluator:
         """
         if self._last is not None and time.monotonic() >= self._told_at + _TELL_AGAIN_SECS:
             arrays = self._last.to_wire()
-            self._sender.call(lambda: self._connection.try_put(tables.REPORTS, arrays, _PUT_SECS))
+            self.sender.call(lambda: self.connection.try_put(tables.REPORTS, arrays, _PUT_SECS))
             self._told_at = time.monotonic()

@@ -5,7 +5,7 @@ An observer asks by a method `take_episode(episode)`, which is called with a Rec
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -43,87 +43,56 @@ def observed(observers: Sequence[Any]) -> dict[str, float]:
     return {name: value for name, value in results.items() if math.isfinite(value)}
 
 
+@dataclasses.dataclass(eq=False)
 class EpisodeRecorder:
     """Records a worker's episodes.
 
-    Args:
+    Attributes:
       worker_id: The worker.
       env_id: From the number of an environment or lane to its environment's `id`, as hooks get it.
       takers: Take each episode.
       train_step: Updates that the policy of the newest step had.
-
-    Attributes:
       actor: Chooses the actions; to be set, like those that follow, before each call of a rollout.
       iteration: In which episodes end.
       curriculum, seed: Of episodes that begin, as of RecordedEpisode.
     """
 
-    actor: Actor
+    worker_id: int
+    env_id: Callable[[int], int]
+    takers: Sequence[TakeEpisode]
+    train_step: Callable[[], int]
+    actor: Actor = dataclasses.field(init=False)
+    iteration: int = 0
+    curriculum: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    seed: int | None = None
 
-    def __init__(
-        self,
-        worker_id: int,
-        env_id: Callable[[int], int],
-        takers: Sequence[TakeEpisode],
-        train_step: Callable[[], int],
-    ) -> None:
-        self._worker_id = worker_id
-        self._env_id = env_id
-        self._takers = takers
-        self._train_step = train_step
-        self._number = 0
+    def __post_init__(self) -> None:
+        self.number = 0  # Of the next episode that ends.
         self._left_out = set[str]()
-        self.iteration = 0
-        self.curriculum: Mapping[str, float] = {}
-        self.seed: int | None = None
 
     def begin(self, env: int) -> EpisodeRecord:
         """An episode begins in an environment, or in a lane of a vector environment."""
         return EpisodeRecord(self, env)
 
-    def leave_out(self, name: str, why: Callable[[], str]) -> None:
+    def leave_out(self, name: str, why: str) -> None:
         """Says once that a value of the environment's info can't be recorded."""
         if name not in self._left_out:
             self._left_out.add(name)
-            logging.warning("%s of the environment's info is not recorded: %s", name, why())
-
-    def end(self, record: EpisodeRecord, episode: Episode) -> None:
-        """An episode has ended."""
-        train_step = self._train_step()
-        whole = RecordedEpisode(
-            lists=record.lists(),
-            episode_return=episode.episode_return,
-            success=episode.success,
-            worker_id=self._worker_id,
-            number=self._number,
-            env_id=self._env_id(record.env),
-            checkpoint=checkpoint_name(train_step),
-            train_step=train_step,
-            iteration=self.iteration,
-            seed=record.seed,
-            curriculum=record.curriculum,
-        )
-        self._number += 1
-        for take in self._takers:
-            take(whole)
+            logging.warning("%s of the environment's info is not recorded: %s", name, why)
 
 
 class EpisodeRecord:
     """The lists of one episode under way.
 
     Args:
-      recorder: Gets them when it ends.
+      recorder: Of the worker.
       env: Its environment.
-
-    Attributes:
-      env: As above.
-      seed, curriculum: As of RecordedEpisode.
     """
 
     def __init__(self, recorder: EpisodeRecorder, env: int) -> None:
         self._recorder = recorder
-        self.env = env
-        self.seed, self.curriculum = recorder.seed, recorder.curriculum
+        self._env = env
+        self._seed, self._curriculum = recorder.seed, recorder.curriculum
         self._actions: list[Any] = []
         self._rewards: list[Any] = []
         self._was_greedy: list[bool] = []
@@ -134,22 +103,40 @@ class EpisodeRecord:
         step, actor = len(self._rewards), self._recorder.actor
         self._actions.append(action)
         self._rewards.append(reward)
-        self._was_greedy.append(bool(actor.was_greedy[self.env]))
+        self._was_greedy.append(bool(actor.was_greedy[self._env]))
         if actor.q_values is not None:
-            self._by_step.setdefault(Q_VALUES, {})[step] = actor.q_values[self.env].copy()
+            self._by_step.setdefault(Q_VALUES, {})[step] = actor.q_values[self._env].copy()
         for key in info:
             if isinstance(key, str) and key.startswith(RECORD_PREFIX):
-                value = recorded(info[key])
-                if value is not None:
+                if (value := recorded(info[key])) is not None:
                     self._by_step.setdefault(key, {})[step] = value
-                else:
-                    self._recorder.leave_out(key, functools.partial(_in_a_step, info[key]))
+                    continue
+                found = shown(info[key])
+                why = f"in a step it is {found}, neither numbers nor texts; such steps are left out (NaN)"
+                self._recorder.leave_out(key, why)
 
     def end(self, episode: Episode) -> None:
-        """The episode has ended: it is handed over."""
-        self._recorder.end(self, episode)
+        """The episode has ended: those who take episodes get it."""
+        recorder = self._recorder
+        train_step = recorder.train_step()
+        whole = RecordedEpisode(
+            lists=self._lists(),
+            episode_return=episode.episode_return,
+            success=episode.success,
+            worker_id=recorder.worker_id,
+            number=recorder.number,
+            env_id=recorder.env_id(self._env),
+            checkpoint=checkpoint_name(train_step),
+            train_step=train_step,
+            iteration=recorder.iteration,
+            seed=self._seed,
+            curriculum=self._curriculum,
+        )
+        recorder.number += 1
+        for take in recorder.takers:
+            take(whole)
 
-    def lists(self) -> dict[str, np.ndarray]:
+    def _lists(self) -> dict[str, np.ndarray]:
         """Of all steps, as of RecordedEpisode."""
         names = action_names([path for path, _ in tree.flatten_with_path(self._actions[0])])
         leaves = zip(*map(tree.flatten, self._actions), strict=True)
@@ -160,12 +147,8 @@ class EpisodeRecord:
             try:
                 lists[name] = _column(values, len(self._rewards))
             except ValueError as error:
-                self._recorder.leave_out(name, functools.partial(str, error))
+                self._recorder.leave_out(name, str(error))
         return lists
-
-
-def _in_a_step(value: Any) -> str:
-    return f"in a step it is {shown(value)}, neither numbers nor texts; such steps are left out (NaN)"
 
 
 def _column(values: Mapping[int, Any], steps: int) -> np.ndarray:
@@ -195,20 +178,16 @@ class BestOfWorker:
         self._count = count
         self._returns: list[float] = []  # The highest so far, as a heap.
         self._new: list[KeptEpisode] = []
-        self._too_large_bytes = math.inf  # Of the lists of the smallest episode whose file was too large.
 
     def take(self, episode: RecordedEpisode) -> None:
         """An episode has ended. Its file is made at once: later, steps of the next one may be waiting."""
-        size_bytes = sum(values.nbytes for values in episode.lists.values())
-        is_better = len(self._returns) < self._count or episode.episode_return > self._returns[0]
-        if not is_better or size_bytes >= self._too_large_bytes:
+        if len(self._returns) >= self._count and episode.episode_return <= self._returns[0]:
             return
         kept = KeptEpisode(episode.episode_return, episode.train_step, episode.number, episode.to_bytes())
         if len(kept.file) > MOST_KEPT_BYTES:
-            self._too_large_bytes = size_bytes
             logging.warning(
-                "an episode of return %g is not kept, nor are others as large: its file has %d bytes, at most %d may "
-                "be. Record less (%s<name> in the environment's info), or shorter episodes",
+                "an episode of return %g is not kept: its file has %d bytes, at most %d may be. Record less (%s<name> "
+                "in the environment's info), or shorter episodes",
                 *(kept.episode_return, len(kept.file), MOST_KEPT_BYTES, RECORD_PREFIX),
             )
             return

@@ -1,12 +1,16 @@
-"""Runs episodes in a worker's lanes: each is a single environment, or all are those of a vector environment."""
+"""Runs episodes in a worker's lanes, keeps their steps in columns, and cuts an episode's into segments.
+
+Each lane is a single environment, or all are those of a vector environment.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -15,18 +19,21 @@ import tree
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.checks.schedules import initial_value
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.gym_driver import LOG_PREFIX, SUCCESS_KEYS
-from tfagents_system.envs.training_environment import Infos, StepNews, TrainingEnvironment, lanes_of
+from tfagents_system.envs.training_environment import Infos, StepColumns, StepNews, TrainingEnvironment, lanes_of
 from tfagents_system.policies.worker_policy import LaneSteps
+from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.episode_reports import Episode
-from tfagents_system.transport.segments import Layout
+from tfagents_system.transport.segments import Layout, Segment
 from tfagents_system.worker.actors import Actor
 from tfagents_system.worker.recording import EpisodeRecord, Observer
-from tfagents_system.worker.segment_builder import LaneColumns, SegmentBuilder
 
+_NO_NEWS = StepNews()
 _FIRST, _MID, _LAST = np.int32(ts.StepType.FIRST), np.int32(ts.StepType.MID), np.int32(ts.StepType.LAST)
-_UNKNOWN = -1  # Whether an episode is a success.
+_LARGEST = float(np.finfo(np.float32).max)
+_ROOMY_BYTES = 64 * 2**20
 
 
 class StepTimes:
@@ -50,18 +57,18 @@ class EpisodeLogs:
     """
 
     def __init__(self, num_lanes: int) -> None:
+        self._num_lanes = num_lanes
         self._return = np.zeros(num_lanes)
         self._length = np.zeros(num_lanes, np.int64)
-        self._success = np.full(num_lanes, _UNKNOWN, np.int8)
-        self._sums: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # and how many numbers they are of.
+        self._success: list[bool | None] = [None] * num_lanes
+        # Sums, and how many numbers they are of.
+        self._sums: list[dict[str, tuple[float, int]]] = [{} for _ in range(num_lanes)]
         self._ignored: set[Any] = set()
 
     def begin(self, lane: int) -> None:
         """An episode begins."""
         self._return[lane], self._length[lane] = 0.0, 0
-        self._success[lane] = _UNKNOWN
-        for sums, counts in self._sums.values():
-            sums[lane] = counts[lane] = 0
+        self._success[lane], self._sums[lane] = None, {}
 
     def add(self, rewards: np.ndarray) -> None:
         """Steps of all lanes, with their rewards `[steps, N]`: many at once, since each call costs a microsecond."""
@@ -72,43 +79,36 @@ class EpisodeLogs:
         """What the environment has said in a step."""
         for info, lanes in infos:
             for key in info:
-                if key not in self._ignored:
-                    self._add_entry(key, info, lanes)
+                if key in self._ignored:
+                    continue
+                if key in SUCCESS_KEYS:
+                    for lane, value in self._by_lane(key, info, lanes):
+                        self._success[lane] = bool(value)
+                elif isinstance(key, str) and key.startswith(LOG_PREFIX):
+                    for lane, value in self._by_lane(key, info, lanes):
+                        if _is_finite_number(value):
+                            total, count = self._sums[lane].get(key, (0.0, 0))
+                            self._sums[lane][key] = total + float(value), count + 1
+                else:
+                    self._ignored.add(key)
 
-    def _add_entry(self, key: Any, info: Any, lanes: np.ndarray | int | None) -> None:
-        values = info[key]
-        if isinstance(key, str) and key.startswith(LOG_PREFIX):
-            sums, counts = self._sums.setdefault(
-                key, (np.zeros_like(self._return), np.zeros(len(self._return), np.int64))
-            )
-            if isinstance(lanes, int):
-                if _is_finite_number(values):
-                    sums[lanes] += float(values)
-                    counts[lanes] += 1
-                return
-            values = np.asarray(values)
-            if values.shape != self._return.shape or values.dtype.kind not in "iufb":
-                return  # Of another form, or words.
-            is_number = _both(np.isfinite(values), _both(lanes, info.get(f"_{key}")))
-            np.add(sums, values, out=sums, where=is_number)
-            np.add(counts, 1, out=counts, where=is_number)
-        elif key not in SUCCESS_KEYS:
-            self._ignored.add(key)
-        elif isinstance(lanes, int):
-            self._success[lanes] = bool(values)
-        else:
-            mask = _both(lanes, info.get(f"_{key}"))
-            np.copyto(self._success, np.asarray(values).astype(bool), where=True if mask is None else mask)
+    def _by_lane(self, key: Any, info: Any, lanes: np.ndarray | int | None) -> Iterable[tuple[int, Any]]:
+        """Lanes that an info's entry is about, and what it says of each."""
+        if isinstance(lanes, int):
+            return [(lanes, info[key])]
+        values, is_meant = np.asarray(info[key]), np.ones(self._num_lanes, bool)
+        if values.shape[:1] != is_meant.shape:
+            return ()
+        for mask in (lanes, info.get(f"_{key}")):
+            if mask is not None:
+                is_meant &= np.asarray(mask, bool)
+        each = values.tolist() if values.ndim == 1 else values
+        return [(lane, each[lane]) for lane in np.flatnonzero(is_meant).tolist()]
 
     def episode(self, lane: int, *, has_failed: bool = False) -> Episode:
         """The lane's episode, which has ended."""
-        means = {
-            key.removeprefix(LOG_PREFIX): float(sums[lane] / counts[lane])
-            for key, (sums, counts) in self._sums.items()
-            if counts[lane]
-        }
-        success = None if self._success[lane] == _UNKNOWN else bool(self._success[lane])
-        return Episode(float(self._return[lane]), int(self._length[lane]), success, means, has_failed)
+        means = {key.removeprefix(LOG_PREFIX): total / count for key, (total, count) in self._sums[lane].items()}
+        return Episode(float(self._return[lane]), int(self._length[lane]), self._success[lane], means, has_failed)
 
 
 def _is_finite_number(value: Any) -> bool:
@@ -116,13 +116,7 @@ def _is_finite_number(value: Any) -> bool:
     return is_number and math.isfinite(value)
 
 
-def _both(one: Any, other: Any) -> Any:
-    """Where two masks are true; None is true everywhere."""
-    if one is None or other is None:
-        return other if one is None else one
-    return np.logical_and(np.asarray(one), np.asarray(other))
-
-
+@dataclasses.dataclass(eq=False)
 class Rollout:
     """Episodes in the lanes of a worker: whole ones, or so many steps of them at a time.
 
@@ -130,9 +124,9 @@ class Rollout:
     dropped. So `steps` may take more steps than it hands over: fewer than one for each lane, which belong to the next
     call.
 
-    Args:
+    Attributes:
       envs: The environments: single ones, or one vector environment.
-      actor: Gives actions for all lanes at once.
+      actor: Gives actions for all lanes at once; may be replaced between two calls.
       new_builder: Makes the builder that takes an episode's steps. Only the last segment of a call ends the iteration.
       observers: Take a Trajectory for every step, in order. Of several lanes they see one episode after another, each
         when it has ended.
@@ -146,51 +140,36 @@ class Rollout:
       must_restart: Whether `steps` is to end all episodes of a vector environment, as cut short, and reset it.
       times: Counts the time of policy and simulator.
       new_record: Called with a lane when an episode begins in it: makes what records its steps.
-
-    Attributes:
-      actor: As above; may be replaced between two calls.
       num_lanes: N.
     """
 
-    def __init__(
-        self,
-        envs: Sequence[TrainingEnvironment],
-        actor: Actor,
-        *,
-        new_builder: Callable[[], SegmentBuilder] | None = None,
-        observers: Sequence[Observer] = (),
-        on_step: Callable[[int], None] = lambda steps: None,
-        on_episode: Callable[[Episode], None] = lambda episode: None,
-        on_start: Callable[[int], None] = lambda env: None,
-        on_fault: Callable[[int, EnvironmentFault], None] | None = None,
-        counts_faults: bool = False,
-        must_restart: Callable[[], bool] = lambda: False,
-        times: StepTimes | None = None,
-        new_record: Callable[[int], EpisodeRecord] | None = None,
-    ) -> None:
-        self.actor = actor
-        self._envs = envs
-        self._new_builder = new_builder
-        self._on_step = on_step
-        self._on_episode = on_episode
-        self._on_start = on_start
-        self._on_fault = on_fault
-        self._counts_faults = counts_faults
-        self._must_restart = must_restart
-        self._times = times or StepTimes()
-        self._new_record = new_record
-        self._lanes = lanes_of(envs)
+    envs: Sequence[TrainingEnvironment]
+    actor: Actor
+    _: dataclasses.KW_ONLY
+    new_builder: Callable[[], SegmentBuilder] | None = None
+    observers: Sequence[Observer] = ()
+    on_step: Callable[[int], None] = lambda steps: None
+    on_episode: Callable[[Episode], None] = lambda episode: None
+    on_start: Callable[[int], None] = lambda env: None
+    on_fault: Callable[[int, EnvironmentFault], None] | None = None
+    counts_faults: bool = False
+    must_restart: Callable[[], bool] = lambda: False
+    times: StepTimes = dataclasses.field(default_factory=StepTimes)
+    new_record: Callable[[int], EpisodeRecord] | None = None
+
+    def __post_init__(self) -> None:
+        self._lanes = lanes_of(self.envs)
         count = self.num_lanes = self._lanes.num_lanes
         self._spec, self._action_spec = self._lanes.observation_spec(), self._lanes.action_spec()
         self._columns: LaneColumns | None = None
         self._full_at = 0  # The row at which the next segment may be full.
         self._is_begun = False  # A vector environment was reset, and did not fail since.
-        self._running = list[int]()  # Lanes with an episode under way that counts,
-        self._builders: list[SegmentBuilder | None] = [None] * count  # what takes their steps, if they are stored,
-        self._records = dict[int, EpisodeRecord]()  # and what records them.
+        self._running = list[int]()  # Lanes with an episode under way that counts, in order,
+        self._builders = dict[int, SegmentBuilder]()  # what takes their steps, if they are stored,
+        self._records = dict[int, EpisodeRecord]()  # what records them,
+        self._unseen = dict[int, list[Any]]()  # and what observers have not seen of them.
         self._waiting = list[int]()  # Lanes whose newest step is not handed over yet.
         self._logs = EpisodeLogs(count)
-        self._watched = _Watched(observers, count) if observers else None
         self._types = np.full(count, _LAST)  # Of steps in mid-episode.
         zeros, ones = np.zeros(count, np.float32), np.ones(count, np.float32)
         self._steps = LaneSteps(self._types, zeros, ones, [], self._spec)  # The newest time steps, for the policy.
@@ -212,13 +191,13 @@ class Rollout:
                 self._start(count - len(ended))
                 self._advance()
                 over = self._ended_of(self._running)
-                ended += self._end(over, end_of_iteration=len(ended) + len(over) == count)
+                ended += self._hand_over(over, is_last=len(ended) + len(over) == count)
                 self._waiting = []
                 self._begin_next(count - len(ended) - len(self._failed))
                 self._answer_faults()
                 failed, self._failed = self._failed, []
                 for episode in failed:  # Not of a fault that ends the worker.
-                    self._on_episode(episode)
+                    self.on_episode(episode)
                 ended += failed
         return ended
 
@@ -230,7 +209,7 @@ class Rollout:
         """
         ended: list[Episode] = []
         with self._handing_over():
-            if self._is_begun and self._must_restart():
+            if self._is_begun and self.must_restart():
                 self._break_off()
             while count:
                 if not self._waiting:
@@ -263,10 +242,10 @@ class Rollout:
         """
         taken = 0
         while self._running or self._is_begun:
-            self._on_step(len(self._running))
+            self.on_step(len(self._running))
             began = perf_counter()
             actions = self.actor.act(self._steps)
-            self._times.policy += perf_counter() - began
+            self.times.policy += perf_counter() - began
             try:
                 has_news = self._step(actions, self.actor.explored)
             except EnvironmentFault as fault:
@@ -291,10 +270,10 @@ class Rollout:
         assert columns is not None
         if columns.row >= self._full_at:
             self._make_room()
-        before = None if self._watched is None else copy.copy(self._steps)
+        before = copy.copy(self._steps) if self.observers else None
         began = perf_counter()
         news = self._news = self._lanes.step_lanes(action, columns, self._running)
-        self._times.simulator += perf_counter() - began
+        self.times.simulator += perf_counter() - began
         for lane, fault in news.faults.items():
             self._fail(fault, lane)
         columns.add(action, explored)
@@ -303,7 +282,7 @@ class Rollout:
         steps.reward, steps.discount = columns.reward[row - 1], columns.discount[row - 1]
         if news.infos:
             self._logs.add_infos(news.infos)
-        if self._records or self._watched is not None:
+        if self._records or before is not None:
             self._show(before, action, news)
         return bool(news.ended) or news.began is not None
 
@@ -311,10 +290,21 @@ class Rollout:
         """A step for those who record or watch the lanes' episodes."""
         for lane in self._running:
             taken = tree.unflatten_as(self._action_spec, [leaf[lane, ...].copy() for leaf in action])
-            if self._watched is not None and before is not None:
-                self._watched.add(lane, before, taken, self._steps, is_last=lane in news.ended)
+            if before is not None:
+                first, second = (tree.map_structure(np.array, steps.row(lane)) for steps in (before, self._steps))
+                second = second._replace(step_type=np.array(_LAST if lane in news.ended else _MID))
+                self._unseen[lane].append(trajectory.from_transition(first, policy_step.PolicyStep(taken), second))
+                if self.num_lanes == 1:
+                    self._tell(lane)
             if lane in self._records:
                 self._records[lane].add(taken, self._steps.reward[lane], news.records_of(lane))
+
+    def _tell(self, lane: int) -> None:
+        """The observers see what they have not seen of the lane's episode."""
+        for step in self._unseen.get(lane, ()):
+            for observer in self.observers:
+                observer(step)
+        self._unseen[lane] = []
 
     def _log_rewards(self) -> None:
         """The logs get the rewards of the steps since the last call."""
@@ -324,20 +314,19 @@ class Rollout:
 
     def _make_room(self) -> None:
         """Cuts off what is full, and moves the columns if they are."""
-        columns = self._columns
+        columns, builders = self._columns, list(self._builders.values())
         assert columns is not None
-        stored = [builder for builder in self._builders if builder is not None]
-        for builder in stored:
-            if builder.room <= 0:
-                builder.cut(goes_on=True)
+        for lane in sorted(self._builders):
+            if self._builders[lane].room <= 0:
+                self._builders[lane].cut(goes_on=True)
         if columns.row >= columns.capacity:
             self._log_rewards()
             steps = self._steps
             steps.reward, steps.discount = steps.reward.copy(), steps.discount.copy()  # Their row may go.
-            columns.move(stored)
+            columns.move(builders)
             steps.observation = [leaf[columns.row] for leaf in columns.observation]
             self._logged = columns.row
-        self._full_at = min([columns.capacity, *(columns.row + builder.room for builder in stored)])
+        self._full_at = min([columns.capacity, *(columns.row + builder.room for builder in builders)])
 
     # Episodes begin.
 
@@ -352,11 +341,12 @@ class Rollout:
 
     def _start_in(self, env: int, lanes: Sequence[int], most: int) -> None:
         """Resets an environment with these lanes, and begins episodes in them, up to so many under way."""
-        self._on_start(env)
+        self.on_start(env)
         if self._lanes.begins_episodes:
-            self._lanes = lanes_of(self._envs)  # It may have been replaced.
-        first = self._begin_acting(lanes[0], counts=True)
-        columns = self._columns or self._make_columns(first)
+            self._lanes = lanes_of(self.envs)  # It may have been replaced.
+        counting = lanes[: most - len(self._running)]
+        builders = {lane: self._begin_acting(lane, counts=lane in counting) for lane in lanes}
+        columns = self._columns or self._make_columns(builders[lanes[0]])
         if not self._running:
             self._log_rewards()
             columns.row = self._full_at = self._logged = 0
@@ -366,14 +356,12 @@ class Rollout:
             self._fail(fault, env)
             return
         self._is_begun = self._lanes.begins_episodes
-        for lane in lanes:
-            counts = len(self._running) < most
-            builder = first if lane == lanes[0] else self._begin_acting(lane, counts=counts)
-            self._begin(lane, builder, None, None, counts=counts)
+        for lane, builder in builders.items():
+            self._begin(lane, builder, counts=lane in counting)
 
     def _begin_acting(self, lane: int, *, counts: bool) -> SegmentBuilder | None:
         self.actor.reset([lane])
-        return self._new_builder() if counts and self._new_builder is not None else None
+        return self.new_builder() if counts and self.new_builder is not None else None
 
     def _make_columns(self, builder: SegmentBuilder | None) -> LaneColumns:
         if builder is None:
@@ -382,18 +370,10 @@ class Rollout:
             self._columns = LaneColumns(builder.layout, self.num_lanes, builder.most_rows, builder.gamma)
         return self._columns
 
-    def _begin(
-        self,
-        lane: int,
-        builder: SegmentBuilder | None,
-        first: Sequence[np.ndarray] | None,
-        potential: np.ndarray | None,
-        *,
-        counts: bool,
-    ) -> None:
-        """An episode begins in a lane; further arguments as of LaneColumns.begin."""
+    def _begin(self, lane: int, builder: SegmentBuilder | None, *, counts: bool, news: StepNews = _NO_NEWS) -> None:
+        """An episode begins in a lane, with the newest observation, or the news' first one."""
         assert self._columns is not None
-        self._columns.begin(lane, first, potential)
+        self._columns.begin(lane, news.first, news.first_potential)
         steps = self._steps
         if steps.step_type is self._types:
             steps.step_type, steps.reward, steps.discount = map(np.array, (self._types, steps.reward, steps.discount))
@@ -405,14 +385,13 @@ class Rollout:
         self._running = sorted([*self._running, lane])
         self._log_rewards()
         self._logs.begin(lane)
+        self._unseen[lane] = []
         if builder is not None:
             builder.begin(self._columns, lane)
             self._builders[lane] = builder
             self._full_at = min(self._full_at, self._columns.row + builder.room)
-        if self._watched is not None:
-            self._watched.begin(lane)
-        if self._new_record is not None:
-            self._records[lane] = self._new_record(lane)
+        if self.new_record is not None:
+            self._records[lane] = self.new_record(lane)
 
     def _begin_next(self, most: int) -> None:
         """Begins episodes in lanes whose next one a vector environment has begun, up to so many under way."""
@@ -421,7 +400,7 @@ class Rollout:
             return
         for lane in np.flatnonzero(news.began).tolist():
             counts = len(self._running) < most
-            self._begin(lane, self._begin_acting(lane, counts=counts), news.first, news.first_potential, counts=counts)
+            self._begin(lane, self._begin_acting(lane, counts=counts), counts=counts, news=news)
         self._news = None
 
     # Episodes end.
@@ -431,46 +410,42 @@ class Rollout:
         ended = self._news.ended if self._news is not None else ()
         return [lane for lane in lanes if lane in ended] if ended else []
 
-    def _hand_over(self, over: Sequence[int], *, is_last: bool, goes_on: bool) -> list[Episode]:
-        """Hands over what is left of episodes that have ended, and at the call's last step of all others."""
-        builders = [builder for lane, builder in enumerate(self._builders) if is_last and lane not in over]
-        under_way = [builder for builder in builders if builder is not None and builder.has_unsent_steps]
-        ended = self._end(over, end_of_iteration=is_last and not under_way)
-        for number, builder in enumerate(under_way, 1):
-            builder.cut(goes_on=goes_on, end_of_iteration=number == len(under_way))
-        return ended
+    def _hand_over(self, over: Sequence[int], *, is_last: bool, goes_on: bool = True) -> list[Episode]:
+        """Hands over what is left of episodes that have ended, and at the call's last step of all others.
 
-    def _end(self, over: Sequence[int], *, end_of_iteration: bool) -> list[Episode]:
-        """Hands over what is left of episodes that have ended, of all of them before the first is told: that may raise.
+        It does so before the first of them is told: that may raise.
 
         Args:
-          over: Their lanes.
-          end_of_iteration: The last of them ends it.
+          over: Lanes of those that have ended.
+          is_last: The last segment ends the iteration.
+          goes_on: The others continue.
         """
-        last = len(over) if end_of_iteration else 0
-        ended = [self._end_one(lane, end_of_iteration=number == last) for number, lane in enumerate(over, 1)]
+        others = [self._builders[lane] for lane in sorted(self._builders) if is_last and lane not in over]
+        under_way = [builder for builder in others if builder.has_unsent_steps]
+        last = len(over) if is_last and not under_way else 0
+        ended = [self._end(lane, end_of_iteration=number == last) for number, lane in enumerate(over, 1)]
+        for number, builder in enumerate(under_way, 1):
+            builder.cut(goes_on=goes_on, end_of_iteration=number == len(under_way))
         for episode in ended:
-            self._on_episode(episode)
+            self.on_episode(episode)
         return ended
 
-    def _end_one(self, lane: int, *, end_of_iteration: bool) -> Episode:
-        builder = self._builders[lane]
-        self._forget(lane)
-        if builder is not None:
+    def _end(self, lane: int, *, end_of_iteration: bool) -> Episode:
+        if (builder := self._forget(lane)) is not None:
             builder.cut(ends_episode=True, end_of_iteration=end_of_iteration)
-        if self._watched is not None:
-            self._watched.tell(lane)
+        self._tell(lane)
         self._log_rewards()
         episode = self._logs.episode(lane)
         if (record := self._records.pop(lane, None)) is not None:
             record.end(episode)
         return episode
 
-    def _forget(self, lane: int) -> None:
-        self._builders[lane] = None
+    def _forget(self, lane: int) -> SegmentBuilder | None:
+        """No episode is under way in a lane any more; returns what has its steps."""
         self._running = [other for other in self._running if other != lane]
         if not self._lanes.begins_episodes:
             self._types[lane] = _LAST
+        return self._builders.pop(lane, None)
 
     @contextlib.contextmanager
     def _handing_over(self) -> Iterator[None]:
@@ -486,16 +461,15 @@ class Rollout:
 
     def _break_off(self) -> None:
         """Hands over all steps so far, without those of the next call; all lanes are to be reset."""
-        for builder in self._builders:
-            if builder is not None:
-                builder.cut()
+        for lane in sorted(self._builders):
+            self._builders[lane].cut()
         self._give_up()
 
     def _give_up(self) -> None:
         """Forgets the episodes under way; all lanes are to be reset."""
         if self._columns is not None:
             self._columns.uncounted = frozenset()
-        self._builders = [None] * self.num_lanes
+        self._builders.clear()
         self._records.clear()
         self._running, self._waiting, self._news, self._is_begun = [], [], None, False
         self._types[:] = _LAST
@@ -505,7 +479,7 @@ class Rollout:
     def _fail(self, fault: EnvironmentFault, lane: int = 0) -> None:
         """An environment has failed; the steps before are handed over."""
         self._faults.setdefault(lane, fault)
-        if self._counts_faults:
+        if self.counts_faults:
             self._log_rewards()
             lanes = self._running if self._lanes.begins_episodes else {lane}.intersection(self._running)
             failed = [self._logs.episode(other, has_failed=True) for other in lanes]
@@ -514,47 +488,228 @@ class Rollout:
         if self._lanes.begins_episodes:
             self._break_off()
             return
-        builder = self._builders[lane]
-        self._forget(lane)
         self._records.pop(lane, None)
-        if builder is not None:
+        if (builder := self._forget(lane)) is not None:
             builder.cut()
 
     def _answer_faults(self) -> None:
         while self._faults:
             env, fault = self._faults.popitem()
-            if self._on_fault is None:
+            if self.on_fault is None:
                 raise fault
-            self._on_fault(env, fault)
+            self.on_fault(env, fault)
 
 
-class _Watched:
-    """The steps of each lane's episode, for observers.
+# Segments.
+
+
+class LaneColumns(StepColumns):
+    """The columns of N lanes' steps, as far as they are held: also actions, and what the layout has beside them.
+
+    When the rows are full, those that are still held move to the beginning.
 
     Args:
-      observers: Take the trajectories: those of the only lane at once, of several lanes when an episode has ended.
+      layout: Of a lane.
       num_lanes: N.
+      most_rows: Observations of a lane that are held at most.
+      gamma: Discount of a step, for the returns, where the layout has them.
+
+    Attributes:
+      action: Leaves `[rows, N, ...]`.
+      returns: `[rows, N]` float64, where the layout has them.
+      explored: `[rows, N]` uint8, likewise.
+      capacity: Steps that there are rows for.
+      uncounted: Lanes whose newest step is not handed over yet.
     """
 
-    def __init__(self, observers: Sequence[Observer], num_lanes: int) -> None:
-        self._observers = observers
-        self._later = num_lanes > 1
-        self._seen: list[list[Any]] = [[] for _ in range(num_lanes)]
+    def __init__(self, layout: Layout, num_lanes: int, most_rows: int = 1, gamma: float = 1.0) -> None:
+        step_bytes = layout.step_bytes * num_lanes
+        rows = self.capacity = most_rows + max(most_rows // 4, min(most_rows, _ROOMY_BYTES // step_bytes), 16)
+        super().__init__(layout.observation, num_lanes, rows, has_potential=layout.potential is not None)
+        self._gamma = gamma
+        self.action = [np.empty((rows, num_lanes, *column.shape), column.dtype) for column in layout.action]
+        self.returns = np.zeros((rows, num_lanes)) if layout.returns else None
+        self.explored = np.zeros((rows, num_lanes), np.uint8) if layout.explored else None
+        self._return = np.zeros(num_lanes)  # Of each episode so far: R_t = gamma R_(t-1) + r_t.
+        self.uncounted: frozenset[int] = frozenset()
 
-    def begin(self, lane: int) -> None:
-        self._seen[lane] = []
+    def move(self, held: Sequence[SegmentBuilder]) -> None:
+        """Makes room: the oldest row that is held becomes row 0."""
+        first = min([self.row, *(builder.first_observation for builder in held)])
+        end = self.row
+        for observations in (*self.observation, *_present(self.potential)):
+            observations[: end + 1 - first] = observations[first : end + 1]
+        for of_steps in (*self.action, self.reward, self.discount, *_present(self.returns, self.explored)):
+            of_steps[: end - first] = of_steps[first:end]
+        self.row -= first
+        for builder in held:
+            builder.moved(first)
 
-    def add(self, lane: int, before: LaneSteps, action: Any, after: LaneSteps, *, is_last: bool) -> None:
-        """A step of a lane."""
-        first, second = (tree.map_structure(np.array, steps.row(lane)) for steps in (before, after))
-        second = second._replace(step_type=np.array(_LAST if is_last else _MID))
-        self._seen[lane].append(trajectory.from_transition(first, policy_step.PolicyStep(action), second))
-        if not self._later:
-            self.tell(lane)
+    def add(self, action: Sequence[np.ndarray], explored: np.ndarray) -> None:
+        """The step that was written into this row: its action, and which lanes explored in it, `[N]` bool."""
+        row = self.row
+        for column, leaf in zip(self.action, action, strict=True):
+            column[row] = leaf
+        if self.returns is not None:
+            self._return *= self._gamma
+            self._return += self.reward[row]
+            self.returns[row] = self._return
+        if self.explored is not None:
+            self.explored[row] = explored
+        self.row = row + 1
 
-    def tell(self, lane: int) -> None:
-        """The observers see what they have not seen of the lane's episode."""
-        for step in self._seen[lane]:
-            for observer in self._observers:
-                observer(step)
-        self._seen[lane] = []
+    def begin(self, lane: int, first: Sequence[np.ndarray] = (), potential: np.ndarray | None = None) -> None:
+        """An episode begins in a lane.
+
+        Args:
+          lane: From 0.
+          first: Leaves `[N, ...]`, of which this lane's is its first observation; none: the newest one is.
+          potential: Those of `first`, `[N]`, where there is a column.
+        """
+        for column, leaf in zip(self.observation if first else (), first, strict=True):
+            column[self.row, lane] = leaf[lane]
+        if self.potential is not None and potential is not None:
+            self.potential[self.row, lane] = potential[lane]
+        self._return[lane] = 0.0
+
+
+def _present(*columns: np.ndarray | None) -> list[np.ndarray]:
+    return [column for column in columns if column is not None]
+
+
+@dataclasses.dataclass(eq=False)
+class SegmentBuilder:
+    """Cuts one episode into segments.
+
+    However the episode is cut, its samples are those of the whole episode (transport/segments.py).
+
+    Attributes:
+      layout: The environment's columns.
+      max_steps: New steps of a segment, at most.
+      send: Takes each segment when it is full, or when the episode ends.
+      held_out: The episode is never trained on.
+      history: Observations before a segment's first transition that go with it, at most.
+      gamma: Discount of a step, for the returns, where the layout has them.
+      look_ahead: Steps behind its first one that a sample needs.
+      look_back: Steps before its first one that a sample needs.
+      number: Of the episode, as of Segment.episode.
+      first_observation: Row of the oldest observation that is held for the next segment.
+    """
+
+    layout: Layout
+    max_steps: int
+    send: Callable[[Segment], None]
+    held_out: bool = False
+    history: int = 0
+    gamma: float = 1.0
+    look_ahead: int = 0
+    look_back: int = 0
+    number: int = 0
+
+    _dropped = 0  # Observations of the episode that are not held any more.
+    _starts_episode = True
+    _lead = 0  # Steps held that were sent already.
+    _context = 0  # Steps of the lead at which no sample starts any more.
+
+    def begin(self, columns: LaneColumns, lane: int) -> None:
+        """The episode begins in a lane, with the newest observation."""
+        self._columns, self._lane = columns, lane
+        self.first_observation = self._first_step = columns.row
+
+    def moved(self, rows: int) -> None:
+        """All rows have moved by so many."""
+        self._first_step -= rows
+        self.first_observation -= rows
+
+    @property
+    def _end(self) -> int:
+        return self._columns.row - (self._lane in self._columns.uncounted)
+
+    @property
+    def most_rows(self) -> int:
+        """Observations that are held at most."""
+        return self.history + self.look_ahead + self.look_back + self.max_steps + 1
+
+    @property
+    def room(self) -> int:
+        """Steps that the episode may take until its segment is full."""
+        return self.max_steps - (self._end - self._first_step - self._lead)
+
+    @property
+    def has_unsent_steps(self) -> bool:
+        """Whether it holds steps that no segment has brought yet."""
+        return self._end - self._first_step > self._lead
+
+    def cut(self, *, goes_on: bool = False, ends_episode: bool = False, end_of_iteration: bool = False) -> None:
+        """Sends the steps since the last cut, if there are any.
+
+        Args:
+          goes_on: The episode continues: what its next segment begins with is kept.
+          ends_episode: The environment has ended it; otherwise the worker breaks it off.
+          end_of_iteration: Nothing more follows in this iteration.
+        """
+        if not self.has_unsent_steps:
+            return
+        lane, columns, end = self._lane, self._columns, self._end
+        steps = end - self._first_step
+        seen, taken = slice(self.first_observation, end + 1), slice(self._first_step, end)
+        deferred = min(self.look_ahead, steps - self._context) if goes_on else 0
+        history = self._first_step - self.first_observation
+        segment = Segment(
+            worker_id=0,  # This and the next three are filled in when it is sent.
+            incarnation=0,
+            number=0,
+            iteration=0,
+            end_of_iteration=end_of_iteration,
+            starts_episode=self._starts_episode,
+            ends_episode=ends_episode,
+            held_out=self.held_out,
+            history=history,
+            lead=self._lead,
+            context=self._context,
+            deferred=deferred,
+            episode=np.array([[self.number, self._dropped]], np.int64) if self.layout.episode else None,
+            observation=[column[seen, lane].copy() for column in columns.observation],
+            action=[column[taken, lane].copy() for column in columns.action],
+            reward=columns.reward[taken, lane].copy(),
+            discount=columns.discount[taken, lane].copy(),
+            returns=None if columns.returns is None else _as_float32(columns.returns[taken, lane]),
+            explored=None if columns.explored is None else columns.explored[taken, lane].copy(),
+            potential=None if columns.potential is None else columns.potential[seen, lane].copy(),
+        )
+        given_up = max(0, steps - deferred - self.look_back)
+        dropped = max(0, history + given_up - self.history)
+        self._first_step += given_up
+        self.first_observation += dropped
+        self._dropped += dropped
+        self._lead = steps - given_up
+        self._context = self._lead - deferred
+        self._starts_episode &= given_up == 0
+        self.send(segment)
+
+
+def _as_float32(returns: np.ndarray) -> np.ndarray:
+    return np.clip(returns, -_LARGEST, _LARGEST).astype(np.float32)
+
+
+def segment_builder(
+    params: TrainParamsBase,
+    layout: Layout,
+    send: Callable[[Segment], None],
+    held_out: bool,
+    number: int = 0,
+) -> SegmentBuilder:
+    """Cuts an episode so that whatever the parameters ask for can be drawn from its segments."""
+    form = params.sample_form_ctor()
+    look_back, look_ahead = form.reach
+    return SegmentBuilder(
+        layout,
+        layout.max_segment_steps(form.sequence_length),
+        send,
+        held_out=held_out,
+        history=layout.history_rows(params.frame_stack),
+        gamma=initial_value(params.discount),
+        look_ahead=look_ahead,
+        look_back=look_back,
+        number=number,
+    )

@@ -23,7 +23,7 @@ import numpy as np
 from absl import logging
 
 from tfagents_system.agents.agent import make_worker_agent
-from tfagents_system.agents.iteration_counts import offline_updates, random_count, steps_of_worker
+from tfagents_system.agents.iteration_counts import offline_updates, random_count
 from tfagents_system.envs import specs
 from tfagents_system.envs.curriculum import Curriculum
 from tfagents_system.envs.env_process import ProcessSettings
@@ -36,7 +36,7 @@ from tfagents_system.replay.ring import INIT_ITERATION
 from tfagents_system.role import NOISE_STREAM, Role
 from tfagents_system.transport import tables
 from tfagents_system.transport.connection import Connection, StoppedError, Waiting
-from tfagents_system.transport.episode_reports import EVAL, TRAIN, Episode, Report, eval_episodes, extra_episodes
+from tfagents_system.transport.episode_reports import EVAL, Episode, Report, eval_episodes, extra_episodes
 from tfagents_system.transport.segments import Layout, run_layout
 from tfagents_system.worker.actors import Actor, PolicyActor, RandomActor
 from tfagents_system.worker.collector import Collector, JournaledCollector
@@ -44,7 +44,6 @@ from tfagents_system.worker.episode_runner import (
     COLLECTING,
     EVALUATING,
     Activity,
-    Beats,
     EnvironmentGuard,
     EpisodeRunner,
 )
@@ -93,9 +92,7 @@ class Worker:
         incarnation = max(time.time_ns(), self._record.incarnation + 1)
         # A restarted worker must not live through the episodes of its first start again.
         start = incarnation if self._record.incarnation else 0
-        self._curriculum = Curriculum.from_config(self._params.env_config)
-        with self._guard.busy("building its environments"):
-            self._environments = self._build_environments(start)
+        self._environments = self._build_environments(start)
         self._is_real_time = self._guard.is_real_time = self._environments.device is not None and not role.deterministic
         try:
             self._connect_and_build(start, incarnation)
@@ -123,10 +120,11 @@ class Worker:
             variables.envs_per_worker,
             min(variables.envs_per_worker, len(self._eval_episodes())),
             lambda stream, *further: role.derived_seed(stream, self._id, start, *further),
-            self._curriculum,
+            Curriculum.from_config(role.params.env_config),
             process=process,
             memory_mb=variables.worker_memory_mb,
             collects=self.collects,
+            busy=self._guard.busy,
         )
 
     def _connect_and_build(self, start: int, incarnation: int) -> None:
@@ -135,12 +133,11 @@ class Worker:
         observation_spec, action_spec = specs.load_specs(role.paths.specs)
         layout = run_layout(params, observation_spec, action_spec)
         self._sender = self._make_sender(incarnation, layout)
-        heartbeat: Beats = role.heartbeat
-        if self._is_real_time:
-            heartbeat = BackgroundHeartbeat(role.heartbeat)
         news, progress = self._connection.news(tables.news(worker_id)), self._newest(tables.PROGRESS)
         self._progress = ProgressReader(news, progress, role.variables.straggler_secs)
-        self._activity = Activity(heartbeat, worker_id, self._look_around)
+        self._activity = Activity(
+            BackgroundHeartbeat(role.heartbeat) if self._is_real_time else role.heartbeat, worker_id, self._look_around
+        )
         rng = np.random.default_rng(role.derived_seed(NOISE_STREAM, worker_id, start))
         self._random = RandomActor(action_spec, rng)
         time_step_spec = policy_time_step_spec(params, observation_spec)
@@ -165,23 +162,19 @@ class Worker:
             self._collector.give_up_episodes if self._environments.device is not None else lambda: None,
         )
 
-    def _make_sender(self, incarnation: int, layout: Layout) -> SegmentSender | BackgroundSender:
-        params, is_patient, bundle_rows = self._params, self._role.deterministic, 0
+    def _make_sender(self, incarnation: int, layout: Layout) -> SegmentSender:
+        params, own, rows = self._params, (self._connection, self._id, incarnation), 0
         if params.env_steps_per_iter is not None:  # Short segments go together: as many rows as the longest one has.
-            bundle_rows = layout.max_segment_steps(params.sample_form_ctor().sequence_length)
-        sender = SegmentSender(
-            self._connection, self._id, incarnation, is_patient=is_patient, max_bundle_rows=bundle_rows
-        )
+            rows = layout.max_segment_steps(params.sample_form_ctor().sequence_length)
         if not self._is_real_time:
-            return sender
-        return BackgroundSender(sender, params.max_unsent_mb, is_lockstep=not params.asynchronous)
+            return SegmentSender(*own, is_patient=self._role.deterministic, max_bundle_rows=rows)
+        is_lockstep = not params.asynchronous
+        return BackgroundSender(*own, params.max_unsent_mb, is_lockstep=is_lockstep, max_bundle_rows=rows)
 
     def _newest(self, table: str) -> NewestItem:
         """Reads the newest item of a table; does not wait for it in real time."""
         reader = self._connection.newest(table)
-        if self._is_real_time:
-            return BackgroundReader(reader, table)
-        return reader
+        return BackgroundReader(reader, table) if self._is_real_time else reader
 
     def run(self) -> None:
         """Works until the role is told to stop, or the run that it has joined is over.
@@ -210,8 +203,7 @@ class Worker:
             logging.warning("%d segments are not known to be stored", self._sender.unconfirmed_segments)
         finally:  # Also where the replay server refuses them.
             self._activity.beat("stopped")
-            with self._guard.busy("close() of its environments"):
-                self._environments.close()
+            self._environments.close()
 
     # What other kinds of workers do differently.
 
@@ -237,9 +229,10 @@ class Worker:
         self._wait_for_policy(iteration)
         if is_guess and self._next_iteration() > iteration:
             return  # The run counts on from another one.
-        self._collect(iteration)
+        report = self._collector.collect(iteration, self._exploring())
+        self._iteration_done = iteration
+        self._report_collected(report)
         self._evaluate_if_due()
-        self._evaluator.tell_again()
 
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_lanes: int) -> WorkerPolicy:
         agent = make_worker_agent(self._params, time_step_spec, action_spec)
@@ -250,9 +243,7 @@ class Worker:
         return eval_episodes(self._params.num_eval_episodes, self._role.variables.slots.sharing_evaluations, self._id)
 
     def _exploring(self) -> Actor:
-        if self._policy.version < 0:
-            return self._random
-        return self._actor
+        return self._random if self._policy.version < 0 else self._actor
 
     def _report_collected(self, report: Report) -> None:
         """Sends what an iteration's episodes were like. Kept ones have large files: the sender makes the messages."""
@@ -273,15 +264,13 @@ class Worker:
           StoppedError: The run that this worker has joined is over.
         """
         self._runner.rest()
+        state, waits_for = ("waiting", "the trainer") if self.collects else ("idle", None)
         with self._activity.spend("waiting for the trainer" if self.collects else "idle"):
-            if self.collects:
-                self._activity.beat("waiting", waiting_for="the trainer")
-            else:
-                self._activity.beat("idle")
+            self._activity.beat(state, waits_for)
             self._collector.confirm()
             self._hear(_NEWS_SECS)
-            self._evaluator.tell_again()
-        self._check_end()
+        if self._is_over():
+            raise StoppedError
 
     def _next_iteration(self) -> int:
         """The first iteration that this worker has not completed and the trainer has not passed."""
@@ -316,7 +305,6 @@ class Worker:
                 waiting.check()
                 progress = self._hear(_NEWS_SECS)
             self._evaluate_if_due()  # The trainer may wait for it.
-            self._evaluator.tell_again()
 
     def _evaluate_if_due(self) -> None:
         self._evaluator.evaluate_if_due(self._hear())
@@ -356,49 +344,17 @@ class Worker:
         is_trained = progress is not None and progress.iteration >= self._params.num_iter
         return is_trained and self._connection.size(tables.PROGRESS) is None
 
-    def _check_end(self) -> None:
-        if self._is_over():
-            raise StoppedError
-
-    # Collecting.
-
-    def _collect(self, iteration: int) -> None:
-        actor = self._exploring()
-        self._device_metrics()  # Those of an evaluation.
-        if self._params.env_steps_per_iter is None:
-            episodes = self._collector.collect_episodes(iteration, self._params.num_train_episodes_per_iter, actor)
-        else:
-            steps, workers = self._params.env_steps_per_iter, self._role.variables.num_collect_workers
-            share = steps_of_worker(self._id, iteration, steps, workers)
-            episodes = self._collector.collect_steps(iteration, share, actor)
-        self._iteration_done = iteration
-        report = Report(
-            TRAIN,
-            session=0,
-            worker_id=self._id,
-            iteration=iteration,
-            train_step=self._policy.train_step,
-            policy_iteration=self._policy.version,
-            episodes=episodes,
-            observed=self._collector.observed,
-            curriculum=self._curriculum.values,
-            device=self._device_metrics(),
-            kept=self._collector.take_best(),
-        )
-        self._report_collected(report)
-
-    def _device_metrics(self) -> dict[str, float]:
-        return self._environments.take_metrics() | self._sender.take_metrics()
-
     def _look_around(self, state: str) -> Mapping[str, Any]:
         """Looks after the environments; returns what the heartbeat reports of them and of the policy."""
         environments = self._environments
         if state in (COLLECTING, EVALUATING):
+            if self._is_real_time:
+                self._sender.confirm()
             self._guard.still_stepping(environments.collect if state == COLLECTING else environments.evaluation)
         environments.memory.look()
         return {
             "inference": self._policy.policy.inference,
-            "curriculum": self._curriculum.values,
+            "curriculum": environments.curriculum.values,
             "env_faults": environments.faults,
             "eval_env_faults": environments.eval_faults,
             "last_env_fault": environments.last_fault,
@@ -451,7 +407,8 @@ class TestingWorker(Worker):
             return
         self._evaluator.play(policy.version, policy.train_step, [self._played], self._log)
         self._played += 1
-        self._check_end()
+        if self._is_over():
+            raise StoppedError
 
     def _eval_episodes(self) -> range:
         return range(1)
