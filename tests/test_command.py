@@ -161,6 +161,7 @@ def test_a_new_project_copies_an_example(tmp_path: Path, monkeypatch: pytest.Mon
     assert new_project.main(["point", "--example", "reach"]) == 0
     assert sorted(os.listdir("point")) == ["config.json", "environment.py", "params.py", "vars.sh"]
     assert "\nfrom environment import Reach\n" in Path("point/params.py").read_text()
+    assert "SAC_EXP_NAME:=point}" in Path("point/vars.sh").read_text()
     monkeypatch.syspath_prepend(tmp_path / "point")
     assert load_params_class(Path("point/params.py"), None).__name__ == "TrainParams"
     monkeypatch.delitem(sys.modules, "environment")
@@ -227,10 +228,10 @@ def test_the_doctor_says_what_is_lacking(
     monkeypatch.setattr(machine_checks, "_DRAW", "raise RuntimeError('no screen for {name}')")
     assert machine_checks.main([]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert "LACKS  a simulator: draws nothing: RuntimeError: no screen for Kart-v1" in lines
-    assert "-      extra [envpool]: not installed (envpool)" in lines
-    assert "-      SLURM: no sbatch on PATH: runs train on this machine" in lines
-    assert any(line.startswith("ok     CPUs: ") for line in lines)
+    assert "ERROR a simulator     draws nothing: RuntimeError: no screen for Kart-v1" in lines
+    assert any(line.startswith("ok    extras ") and "[envpool] lacks envpool" in line for line in lines)
+    assert "ok    SLURM           no sbatch on PATH: runs train on this machine" in lines
+    assert any(line.startswith("ok    CPUs ") for line in lines)
 
 
 def test_the_doctor_draws_wherever_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from tfagents_system.checks.rules import broken, integer_from, is_kept, number_in, or_none
-from tfagents_system.checks.schedules import (
-    Schedule,
-    schedulable,
-)
+from tfagents_system.checks.schedules import Schedule, schedulable
 from tfagents_system.errors import UserError
 from tfagents_system.settings import values
 
@@ -48,12 +46,9 @@ def test_positions_are_counted_in_its_unit(by: str, value: float) -> None:
 
 
 def test_linear_and_env_steps_are_meant_where_nothing_is_said() -> None:
-    assert Schedule.of({"points": [[0, 1]]}).to_json() == {
-        "points": [[0.0, 1.0]],
-        "interpolation": "linear",
-        "by": "env_steps",
-    }
-    assert Schedule.of(Schedule.of({"points": POINTS}).to_json()) == Schedule.of({"points": POINTS})
+    assert Schedule.of({"points": [[0, 1]]}) == Schedule(((0.0, 1.0),), "linear", "env_steps")
+    given = Schedule.of({"points": POINTS, "by": "iterations"})
+    assert Schedule.of(dataclasses.asdict(given)) == given
 
 
 def test_everything_wrong_is_told_at_once() -> None:
@@ -76,16 +71,7 @@ def test_everything_wrong_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "points",
-    [
-        None,
-        [],
-        [0, 1.0],
-        [[0, 1, 2]],
-        [[-1, 1.0]],
-        [[float("nan"), 1.0]],
-        [[5, 1.0], [5, 0.0]],
-    ],
+    "points", [None, [], [0, 1.0], [[0, 1, 2]], [[-1, 1.0]], [[float("nan"), 1.0]], [[5, 1.0], [5, 0.0]]]
 )
 def test_points_of_another_form_are_refused(points: Any) -> None:
     (finding,) = broken(EPSILON, "x", {"points": points})

@@ -91,7 +91,7 @@ def test_a_stacked_part_that_is_not_there_is_told_with_what_is_meant() -> None:
     parts = [name for name in DictEnv.observation_space.spaces]
     assert check(DictEnv, frame_stack={parts[0]: 3})[0] == []
     (near,), _ = check(DictEnv, frame_stack={parts[0] + "s": 3})
-    assert f'frame_stack stacks "{parts[0]}s", but the observations have no such part: "{parts[0]}" is meant' in near
+    assert f'frame_stack stacks "{parts[0]}s", but the observations have no such part, {parts[0]} is meant: ' in near
     (far,), _ = check(CounterEnv, frame_stack={"zzz": 3})
     assert "no such part: they have observation. Name one of these" in far
     assert check(CounterEnv, frame_stack={"observation": 3})[0] == []

@@ -101,6 +101,14 @@ def params(more: str, *told: str) -> Bad:
     return Bad(told, more=more)
 
 
+def attribute(value: str, *told: str) -> Bad:
+    return params(f"TrainParams.{value}", *told)
+
+
+def env(member: str, *told: str) -> Bad:
+    return params(f"Env.{member}", *told)
+
+
 def step(result: str, *told: str) -> Bad:
     return Bad(told, more=f"Env.step = lambda self, action: {result}")
 
@@ -126,9 +134,7 @@ BAD: dict[str, Bad] = {
     "missing file": variable("SAC_CONFIG", "nowhere.json", "nowhere.json must be an existing file", "/nowhere.json"),
     "folder for a file": variable("SAC_PARAMS", "/tmp", "SAC_PARAMS=/tmp must be an existing file"),
     "no such home": variable("SAC_EXP_DIR", "~nobody-here/run", "must be a path", "no user of that name"),
-    "name outside": variable(
-        "SAC_EXP_NAME", "../elsewhere", "SAC_EXP_NAME=../elsewhere must be a name", "SAC_LOGS_DIR"
-    ),
+    "name outside": variable("SAC_EXP_NAME", "../elsewhere", "=../elsewhere must be a name", "SAC_LOGS_DIR"),
     "name of nothing": variable("SAC_EXP_NAME", ".", "SAC_EXP_NAME=. must be a name", "such as pendulum"),
     # The machine.
     "too few CPUs": Bad(
@@ -136,38 +142,21 @@ BAD: dict[str, Bad] = {
         variables={"SAC_NUM_COLLECT_WORKERS": "999", "SAC_SHARE_CPUS": "0"},
         is_alone=False,  # So many need much memory, too.
     ),
-    "too large a ring": params(
-        "TrainParams.buffer_size = 10**13",
-        "a run needs",
-        "replay buffer",
-        "are free",
-        "lower buffer_size",
-        "SAC_REPLAY_DIR",
-    ),
-    "a ring beyond all numbers": params("TrainParams.buffer_size = 10**400", "a run needs", "are free"),
-    "run directory below a file": variable(
-        "SAC_EXP_DIR", "params.py/run", "can't be a folder", "params.py is none", "set SAC_LOGS_DIR"
-    ),
-    "replay directory below a file": variable(
-        "SAC_REPLAY_DIR", "params.py/run", "can't be a folder", "set SAC_REPLAY_DIR"
-    ),
+    "too large a ring": attribute("buffer_size = 10**13", "a run needs", "lower buffer_size", "SAC_REPLAY_DIR"),
+    "a ring beyond all numbers": attribute("buffer_size = 10**400", "a run needs", "are free"),
+    "run directory below a file": variable("SAC_EXP_DIR", "params.py/run", "can't be a folder", "set SAC_LOGS_DIR"),
+    "replay directory below a file": variable("SAC_REPLAY_DIR", "params.py/run", "be a folder", "set SAC_REPLAY_DIR"),
     "too long a name": variable("SAC_EXP_DIR", "x" * 300, "more than 255 bytes", "shorten SAC_EXP_NAME"),
     # The params file.
     "syntax": params("def broken(:", "cannot be imported: SyntaxError", "(line 32)", "correct it"),
     "tabs and spaces": params("if True:\n\tx = 1\n        y = 2", "cannot be imported: SyntaxError", "line 34"),
-    "zero bytes": params("x = '\0'", "cannot be imported", "null bytes"),
-    "missing module": params(
-        "import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' (params.py, line 32)"
-    ),
+    "zero bytes": params("x = '\x00'", "cannot be imported", "null bytes"),
+    "missing module": params("import no_such_module", "No module named 'no_such_module' (params.py, line 32)"),
     "exception": params("1 / 0", "ZeroDivisionError: division by zero (params.py, line 32)", "correct it"),
     "exit": params("raise SystemExit(3)", "cannot be imported: SystemExit: 3 (params.py, line 32)"),
-    "no class": params(
-        "Params = TrainParams; del TrainParams", "has no `class TrainParams(TrainParamsBase)`: rename Params"
-    ),
+    "no class": params("Params = TrainParams; del TrainParams", "has no `class TrainParams(", "rename Params"),
     "nothing at all": Bad(("has no `class TrainParams(TrainParamsBase)`: add it",), params=""),
-    "wrong base class": params(
-        "class TrainParams: pass", "must define", "found TrainParams = <class", "derive it from"
-    ),
+    "wrong base class": params("class TrainParams: pass", "must define", "found TrainParams = <cl", "derive it"),
     "an object for the class": params("TrainParams = 3", "must define `class TrainParams", "found TrainParams = 3"),
     "no env_ctor": Bad(("has no env_ctor", "add `def env_ctor("), params=PARAMS.replace("env_ctor", "build")),
     "misspelt env_ctor": Bad(("has no env_ctor", "rename env_ctr"), params=PARAMS.replace("env_ctor", "env_ctr")),
@@ -177,44 +166,25 @@ BAD: dict[str, Bad] = {
         "raises KeyError: 'gravity' (params.py, line 32)",
         "correct it",
     ),
-    "constructor without super": params(
-        "TrainParams.__init__ = lambda self, env_config: None",
-        "does not call super().__init__(env_config)",
-        "add that call",
-    ),
-    "misspelt attribute": params("TrainParams.batchsize = 3", "batchsize is not known: batch_size is meant"),
-    "another library's name": params("TrainParams.gamma = 0.9", "gamma=0.9 is a setting of", "SBX", ": set discount"),
-    "misspelt hook": params("TrainParams.actor_ctr = lambda self: 0", "actor_ctr is not known: actor_ctor is meant"),
-    "hook that is no method": params(
-        "TrainParams.agent_ctor = 3", "agent_ctor must be a method, found 3", "rename yours"
-    ),
-    "discount": params("TrainParams.discount = 1.5", "discount must be a number in [0, 1], or a schedule, found 1.5"),
+    "constructor without super": attribute("__init__ = lambda self, config: 0", "call super().__init__", "add that"),
+    "misspelt attribute": attribute("batchsize = 3", "batchsize is not known: batch_size is meant"),
+    "another library's name": attribute("gamma = 0.9", "gamma=0.9 is a setting of", "SBX", ": set discount"),
+    "misspelt hook": attribute("actor_ctr = lambda self: 0", "actor_ctr is not known: actor_ctor is meant"),
+    "hook that is no method": attribute("agent_ctor = 3", "agent_ctor must be a method, found 3", "rename yours"),
+    "discount": attribute("discount = 1.5", "discount must be a number in [0, 1], or a schedule, found 1.5"),
     "a schedule for a count of steps": params(
         "TrainParams.n_step = {'points': [[0, 1], [5, 3]]}", "n_step must be an integer of at least 1, found {'points'"
     ),
-    "text for a share": params("TrainParams.hindsight_share = 'x'", "hindsight_share must be a number above 0"),
-    "text for a rate": params(
-        "TrainParams.actor_learning_rate = '3e-4'", "must be a number above 0, or a schedule, or None, found '3e-4'"
-    ),
-    "float for a count": params("TrainParams.num_iter = 3.0", "num_iter must be an integer of at least 1, found 3.0"),
-    "array for a number": params(
-        "TrainParams.discount = np.ones(2)", "discount must be a number in [0, 1], or a schedule, found array("
-    ),
-    "layers": params(
-        "TrainParams.actor_fc_layer_params = 256",
-        "must be a tuple of positive integers such as (256, 256)",
-        "found 256",
-    ),
-    "precision": params(
-        "TrainParams.matmul_precision = 'float16'", "must be one of 'float32', 'bfloat16', 'auto', found 'float16'"
-    ),
-    "property that raises": params(
-        "TrainParams.num_iter = property(lambda self: 1 / 0)",
-        "num_iter raises ZeroDivisionError",
-        "it must be an integer",
-    ),
-    "batch larger than the buffer": params(
-        "TrainParams.batch_size = 1000", "buffer_size=200 is less", "batch_size=1000 steps", "raise it to at least 1000"
+    "text for a share": attribute("hindsight_share = 'x'", "hindsight_share must be a number above 0"),
+    "text for a rate": attribute("actor_learning_rate = '3e-4'", "must be a number above 0", "found '3e-4'"),
+    "float for a count": attribute("num_iter = 3.0", "num_iter must be an integer of at least 1, found 3.0"),
+    "array for a number": attribute("discount = np.ones(2)", "must be a number in [0, 1]", "found array("),
+    "layers": attribute("actor_fc_layer_params = 256", "positive integers such as (256, 256)", "found 256"),
+    "precision": attribute("matmul_precision = 'float16'", "must be one of 'float32', 'bf", "found 'float16'"),
+    "property that raises": attribute("num_iter = property(lambda self: 1 / 0)", "num_iter raises ZeroDivisionError"),
+    "batch larger than the buffer": attribute("batch_size = 1000", "buffer_size=200 is less", "to at least 1000"),
+    "an end by evaluations without any": attribute(
+        "num_eval_episodes, TrainParams.stop_when = 0, {'eval_return': 1.0}", "needs evaluations, and num_eval_episodes"
     ),
     # JSON.
     "empty": config(" ", "is empty", 'such as {"horizon": 200}'),
@@ -243,18 +213,11 @@ BAD: dict[str, Bad] = {
     "apply_to_eval": curriculum({"mass": MASS | {"apply_to_eval": 1}}, "must be True or False, found 1"),
     "unknown parameter": curriculum({"weight": MASS}, "Env has no parameter 'weight'", "it knows", "mass", "set_state"),
     # The environment.
-    "env_ctor that raises": params(
-        "TrainParams.env_ctor = lambda self, **k: {}['robot']",
-        "the collect environment",
-        "raised KeyError: 'robot'",
-        "line 32",
-    ),
+    "env_ctor that raises": attribute("env_ctor = lambda self, **k: {}['robot']", "raised KeyError: 'robot", "line 32"),
     "env_ctor that exits": params(
         "def f(self, **k): raise SystemExit(1)\nTrainParams.env_ctor = f", "raised SystemExit: 1"
     ),
-    "env_ctor returns nothing": params(
-        "TrainParams.env_ctor = lambda self, **k: None", "env_ctor returned None, which has no action_space", "return a"
-    ),
+    "env_ctor returns nothing": attribute("env_ctor = lambda self, **k: None", "env_ctor returned None", "return a"),
     "vector environment": params(
         "Vector = type('Vector', (gymnasium.vector.SyncVectorEnv,), {'metadata': {}})\n"
         "TrainParams.env_ctor = lambda self, **k: setattr(v := Vector([Env]), 'metadata', {}) or v",
@@ -262,11 +225,7 @@ BAD: dict[str, Bad] = {
         "autoreset mode can't be told",
         "return a single environment",
     ),
-    "arguments": params(
-        "TrainParams.collect_env_args_kwargs = lambda self: {}",
-        "must return a tuple of arguments and a dictionary",
-        "found {}",
-    ),
+    "arguments": attribute("collect_env_args_kwargs = lambda self: {}", "must return a tuple of", "found {}"),
     "arguments that env_ctor has not": params(
         "TrainParams.env_ctor = lambda self, seed=None: Env()\n"
         "TrainParams.collect_env_args_kwargs = lambda self: ((), {'mass': 3})",
@@ -289,27 +248,21 @@ BAD: dict[str, Bad] = {
         "shape (0,), which holds no number",
         "give it at least one",
     ),
-    "text observations": params(
-        "Env.observation_space = gymnasium.spaces.Text(3)", "which has no fixed shape", "use Box"
-    ),
-    "NaN": params(
-        "Env.observe = lambda self: np.full(2, np.nan, np.float32)", "the observation of reset() is not finite", "nan"
-    ),
+    "text observations": env("observation_space = gymnasium.spaces.Text(3)", "which has no fixed shape", "use Box"),
+    "NaN": env("observe = lambda self: np.full(2, np.nan)", "the observation of reset() is not finite", "nan"),
     "infinity later": step(
         "(np.array([0, np.inf], np.float32), 0.0, False, False, {})",
         "the observation of step 1 is not finite, inf at [1]: correct what",
     ),
-    "wrong shape": params(
-        "Env.observe = lambda self: np.zeros(3)", "must have shape (2,)", "found (3,)", "correct the one"
-    ),
-    "no numbers": params("Env.observe = lambda self: ['a', 'b']", "must be numbers, found ['a', 'b']", "NumPy array"),
+    "wrong shape": env("observe = lambda self: np.zeros(3)", "must have shape (2,)", "found (3,)", "correct the one"),
+    "no numbers": env("observe = lambda self: ['a', 'b']", "must be numbers, found ['a', 'b']", "NumPy array"),
     "part out of bounds": params(
         "Env.observation_space = gymnasium.spaces.Dict(a=gymnasium.spaces.Box(0, 1, (2, 2)))\n"
         "TrainParams.strict_observation_bounds = True\n"
         "Env.observe = lambda self: {'a': np.array([[0, 0], [3, 0]])}",
         "a[1, 0] is 3, above its high of 1: correct the observation, or widen the bound",
     ),
-    "algorithm": params("TrainParams.algorithm = 'sacc'", "TrainParams.algorithm must be", "'sac' is meant"),
+    "algorithm": attribute("algorithm = 'sacc'", "TrainParams.algorithm must be", "'sac' is meant"),
     "floats where the space says integers": params(
         "Env.observation_space = gymnasium.spaces.Box(0, 255, (2,), np.uint8)\n"
         "Env.observe = lambda self: np.ones(2) / 2",
@@ -322,28 +275,18 @@ BAD: dict[str, Bad] = {
         "has no b",
         "return all keys",
     ),
-    "reset that returns nothing": params(
-        "Env.reset = lambda self, seed=None: None", "observation of reset()", "found None"
-    ),
-    "reset that raises": params(
-        "Env.reset = lambda self, seed=None: 1 / 0", "its first reset: ZeroDivisionError", "line 32"
-    ),
-    "step of three": step(
-        "(self.observe(), 0.0, False)", "step() must return", "terminated, truncated", "found 3 values"
-    ),
+    "reset that returns nothing": env("reset = lambda self, seed=None: None", "observation of reset()", "found None"),
+    "reset that raises": env("reset = lambda self, seed=None: 1 / 0", "its first reset: ZeroDivisionError", "line 32"),
+    "step of three": step("(self.observe(), 0.0, False)", "step() must return", "found 3 values"),
     "step of nothing": step("None", "step() must return", "found None"),
     "step that raises": step("1 / 0", "failed in step 1: ZeroDivisionError", "line 32"),
-    "no reward": step(
-        "(self.observe(), None, False, False, {})", "the reward of step 1 must be a finite number, found None"
-    ),
+    "no reward": step("(self.observe(), None, False, False, {})", "reward of step 1 must be a finite", "found None"),
     "infinite reward": step(
         "(self.observe(), np.inf, False, False, {})",
         "reward of step 1",
         "finite number, found inf: correct what computes it",
     ),
-    "terminated": step(
-        "(self.observe(), 0.0, None, False, {})", "terminated of step() must be True or False, found None"
-    ),
+    "terminated": step("(self.observe(), 0.0, None, False, {})", "terminated of step() must be True", "found None"),
     "done in words": step("(self.observe(), 0.0, 'no', {})", "done of step() must be True or False, found 'no'"),
     "info": step("(self.observe(), 0.0, False, False, 3)", "info of step() must be a dictionary, found 3"),
     "evaluation differs": params(
@@ -360,18 +303,10 @@ BAD: dict[str, Bad] = {
         json.dumps({"horizon": 20, "curriculum": {"mass": MASS}}),
     ),
     # Networks and agent.
-    "actor that raises": params(
-        "TrainParams.actor_ctor = lambda self, *a: 1 / 0", "actor_ctor", "ZeroDivisionError", "line 32"
-    ),
-    "no agent": params(
-        "TrainParams.agent_ctor = lambda self, *a: None", "agent_ctor must return a TFAgent, found None"
-    ),
-    "no observers": params(
-        "TrainParams.train_observers_ctor = lambda self: None", "train_observers_ctor must return a list", "found None"
-    ),
-    "observer that can't be called": params(
-        "TrainParams.eval_observers_ctor = lambda self: [3]", "eval_observers_ctor", "must be callable", "found 3"
-    ),
+    "actor that raises": attribute("actor_ctor = lambda self, *a: 1 / 0", "actor_ctor", "ZeroDivisionError", "line 32"),
+    "no agent": attribute("agent_ctor = lambda self, *a: None", "agent_ctor must return a TFAgent, found None"),
+    "no observers": attribute("train_observers_ctor = lambda self: None", "must return a list", "found None"),
+    "observer that can't be called": attribute("eval_observers_ctor = lambda self: [3]", "must be callable", "found 3"),
 }
 
 
@@ -469,17 +404,13 @@ def test_all_that_is_wrong_with_settings_is_told_at_once(tmp_path: Path) -> None
     assert len(errors) == len(told) and all(part in error for part, error in zip(told, errors, strict=True)), errors
 
 
-def test_good_input_is_told_nothing(tmp_path: Path) -> None:
-    preparation = prepare.Preparation(environ_of(make(tmp_path, Bad((), config='{"horizon": 20, "mine": [1]}'))), None)
-    preparation.run()
-    assert preparation.findings.errors == []
-    assert preparation.inspection.num_iter == 3 and preparation.inspection.specs
-
-
-def test_a_ring_on_scratch_needs_disk_for_its_copy_as_well(tmp_path: Path) -> None:
+def test_good_input_is_told_nothing_and_a_ring_on_scratch_needs_disk_for_its_copy_as_well(tmp_path: Path) -> None:
     def rings(**variables: str) -> int:
-        preparation = prepare.Preparation(environ_of(make(tmp_path, Bad((), variables=variables))), None)
+        good = Bad((), config='{"horizon": 20, "mine": [1]}', variables=variables)
+        preparation = prepare.Preparation(environ_of(make(tmp_path, good)), None)
         preparation.run()
+        assert preparation.findings.errors == []
+        assert preparation.inspection.num_iter == 3 and preparation.inspection.specs
         return preparation.findings.texts("ok", "disk")[0].count("replay buffer")
 
     assert (rings(), rings(SAC_REPLAY_DIR="scratch")) == (1, 2)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
+import types
 from pathlib import Path
 from typing import Any
 
@@ -15,126 +15,92 @@ from tf_agents.specs import array_spec
 from tf_agents.specs.tensor_spec import BoundedTensorSpec
 
 from tests.support.fakes import FakeParams
-from tests.support.numpy_actors import VECTOR, build
 from tests.support.prepared_runs import PARAMS, prepare_run
-from tfagents_system.agents.agent import make_agent
 from tfagents_system.checks.findings import Findings
-from tfagents_system.envs.actions import actions_of
-from tfagents_system.envs.specs import load_actions, load_specs
 from tfagents_system.errors import UserError
 from tfagents_system.experience import data_sets
 from tfagents_system.experience.data_sets import NamedEpisode
 from tfagents_system.launch import machine_checks
-from tfagents_system.launch.trial import check_saved_expert, prior_sources, ring_findings
+from tfagents_system.launch.trial import check_kinds_of_workers, check_saved_expert, prior_sources, ring_findings
+from tfagents_system.policies import files
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.stored_ring import StoredRing
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings.load_params import load_params
-from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.transport.segments import OPTIONAL_COLUMNS, Layout
 
-EXPERT = """
-    def expert_policy_ctor(self):
-        return {}
-"""
+
+def returns(policy: Any) -> dict[str, Any]:
+    return {"expert_policy_ctor": lambda self: policy}
 
 
 @pytest.mark.parametrize(
-    ("hook", "told"),
+    ("hooks", "values", "told"),
     [
-        ("", "SAC_EXPERT_WORKERS=2 needs a policy, and TrainParams.expert_policy_ctor returned None: set SAC_EXPERT_P"),
-        (EXPERT.format("7"), "TrainParams.expert_policy_ctor returned 7: set SAC_EXPERT_POLICY to a SavedModel"),
-        (EXPERT.format("1 / 0"), "expert_policy_ctor raised ZeroDivisionError: division by zero"),
+        (
+            {},
+            {"expert_workers": 2},
+            "SAC_EXPERT_WORKERS=2 needs a policy, and TrainParams.expert_policy_ctor returned N",
+        ),
+        (
+            returns(7),
+            {"expert_workers": 2},
+            "TrainParams.expert_policy_ctor returned 7: set SAC_EXPERT_POLICY to a S",
+        ),
+        (
+            {"expert_policy_ctor": lambda self: 1 / 0},
+            {"expert_workers": 2},
+            "expert_policy_ctor raised ZeroDivisionError",
+        ),
+        (returns(print), {"expert_workers": 2}, ""),
+        (
+            {"num_eval_episodes": 0},
+            {"eval_workers": 1},
+            "SAC_EVAL_WORKERS=1 does not work with num_eval_episodes=0, n",
+        ),
+        ({"num_eval_episodes": 0}, {"worker_role": "eval"}, "SAC_WORKER_ROLE=eval does not work with num_eval_episode"),
+        ({"num_eval_episodes": 1}, {"eval_workers": 1}, ""),
     ],
 )
-def test_experts_need_a_policy(environ: dict[str, str], tmp_path: Path, hook: str, told: str) -> None:
-    (tmp_path / "params.py").write_text(PARAMS + hook)
-    with pytest.raises(UserError) as raised:
-        prepare_run(environ | {"SAC_EXPERT_WORKERS": "2"})
-    assert len(raised.value.findings) == 1 and told in raised.value.findings[0]
-    assert not (tmp_path / "run").exists()
+def test_experts_need_a_policy_and_evaluators_evaluations(hooks: dict[str, Any], values: Any, told: str) -> None:
+    findings = Findings()
+    params = type("TrainParams", (FakeParams,), hooks)({"horizon": 20})
+    check_kinds_of_workers(params, values, findings, lambda doing: None)
+    assert len(findings.errors) == bool(told) and told in "".join(findings.errors)
 
 
 def test_a_saved_expert_must_observe_what_the_environment_gives_and_act_as_it_takes(
-    environ: dict[str, str], tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each of its workers fails at its first step, and the run goes on without any of them."""
-    assert prepare_run(environ)
-    run = RunPaths(tmp_path / "run")
-    params = load_params(run.params, {"horizon": 20})
-    agent = make_agent(params, *load_specs(run.specs), tf.Variable(0, dtype=tf.int64))
-    own, other = RunPaths(tmp_path / "own"), RunPaths(tmp_path / "other")
-    for each in (own, other):
-        each.exp_dir.mkdir()
-    PolicyExport(own, agent, load_actions(run.specs), tf.Variable(7, dtype=tf.int64)).save_model()
-    two = BoundedTensorSpec((2,), tf.float32, -3.0, 3.0, "action")
-    PolicyExport(other, build({"lidar": VECTOR}), actions_of(two), tf.Variable(7, dtype=tf.int64)).save_model()
 
-    def findings_of(path: Path, observation_spec: Any, action_spec: Any) -> Findings:
-        findings = Findings()
-        values = {"expert_policy": path, "expert_workers": 1}
-        check_saved_expert(values, observation_spec, action_spec, findings, lambda doing: None)
-        return findings
+    def errors(size: int) -> list[str]:
+        """Of an environment with so many numbers to observe, and one to act with."""
+        findings, values = Findings(), {"expert_policy": tmp_path, "expert_workers": 1}
+        observation, action = array_spec.ArraySpec((size,), "float32"), BoundedTensorSpec((1,), tf.float32, -2.0, 2.0)
+        check_saved_expert(values, observation, action, findings, lambda doing: None)
+        return findings.errors
 
-    observation, actions = load_specs(run.specs)[0], load_actions(run.specs).environment_spec
-    assert findings_of(own.policies / "greedy_policy", observation, actions).errors == []
-    path = other.policies / "greedy_policy"
-    start, end = f"SAC_EXPERT_POLICY={path}: the policy ", ". Name a policy that was trained in this environment"
-    assert findings_of(path, observation, actions).errors == [
-        f"{start}was trained on observations lidar (3,) float32, but this environment has (3,) float32{end}",
-        f"{start}gives actions of shapes [(2,)], but this environment takes [(1,)]{end}",
-    ]
-    (finding,) = findings_of(tmp_path, observation, actions).errors
-    assert "is neither a SavedModel, nor a policy checkpoint of a run" in finding
-    wide = BoundedTensorSpec((2,), tf.float32, -4.0, 4.0, "action")
-    (finding,) = findings_of(path, {"lidar": VECTOR}, wide).errors
-    assert re.search(r"gives actions from .*-3.* to .*3.*, but this .* takes them from .*-4.* to .*4.*\. Name", finding)
-
-
-NO_EVALUATIONS = "    num_eval_episodes = 0\n"
-
-
-@pytest.mark.parametrize(
-    ("attributes", "variables", "told"),
-    [
-        (
-            NO_EVALUATIONS,
-            {"SAC_EVAL_WORKERS": "1"},
-            "SAC_EVAL_WORKERS=1 does not work with num_eval_episodes=0, nothing",
-        ),
-        (
-            NO_EVALUATIONS + '    stop_when = {"eval_return": 1.0}\n',
-            {},
-            "TrainParams.stop_when={'eval_return': 1.0} needs evaluations, and num_eval_episodes is 0:",
-        ),
-    ],
-)
-def test_what_needs_evaluations_is_refused_without_any(
-    environ: dict[str, str], tmp_path: Path, attributes: str, variables: dict[str, str], told: str
-) -> None:
-    (tmp_path / "params.py").write_text(PARAMS + attributes)
-    with pytest.raises(UserError) as raised:
-        prepare_run(environ | variables)
-    assert len(raised.value.findings) == 1 and told in raised.value.findings[0]
+    (unknown,) = errors(size=3)
+    assert "is neither a SavedModel, nor a policy checkpoint of a run" in unknown
+    step = types.SimpleNamespace(observation=tf.TensorSpec((3,), tf.float32))
+    spec = BoundedTensorSpec((1,), tf.float32, -2.0, 2.0)
+    policy = types.SimpleNamespace(time_step_spec=step, action_spec=spec)
+    monkeypatch.setattr(files, "load_policy", lambda *_: policy)
+    assert errors(size=3) == []
+    (misfit,) = errors(size=4)
+    assert misfit == (
+        f"SAC_EXPERT_POLICY={tmp_path}: the policy was trained on observations (3,) float32, but this environment has "
+        "(4,) float32. Name a policy that was trained in this environment"
+    )
 
 
 # Prior data.
 
-PRIOR_PARAMS = """
-import gymnasium
-from tfagents_system.train_params_base import TrainParamsBase
-
-class TrainParams(TrainParamsBase):
-    num_iter = 3
-    batch_size = 32
-    buffer_size = 200
+PRIOR_PARAMS = f"""{PARAMS}
     actor_fc_layer_params = (4,)
     critic_joint_fc_layer_params = (4,)
     prior_data = "data/demos.npz"
     offline_updates = 5
-
-    def env_ctor(self, *args, seed=None, **kwargs):
-        return gymnasium.make("Pendulum-v1")
 """
 
 
@@ -145,16 +111,13 @@ def write_demos(path: Path, steps: int, size: int = 3) -> None:
 
 
 @pytest.fixture
-def prior_environ(tmp_path: Path) -> dict[str, str]:
+def prior_environ(environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "params.py").write_text(PRIOR_PARAMS)
     (folder / "config.json").write_text('{"horizon": 20}')
     write_demos(folder / "data" / "demos.npz", 12)
-    counts = ("REVERB_CPUS", "TRAIN_CPUS", "NUM_COLLECT_WORKERS", "COLLECT_WORKER_CPUS", "SHARE_CPUS")
-    inputs = {"SAC_PARAMS": str(folder / "params.py"), "SAC_CONFIG": str(folder / "config.json")}
-    run = {"SAC_EXP_NAME": "try", "SAC_EXP_DIR": str(tmp_path / "run")}
-    return {**os.environ, **{f"SAC_{name}": "1" for name in counts}, **inputs, **run}
+    return {**environ, "SAC_PARAMS": str(folder / "params.py"), "SAC_CONFIG": str(folder / "config.json")}
 
 
 def rows(paths: RunPaths) -> int:

@@ -40,17 +40,14 @@ def test_disk_is_added_up_for_each_file_system(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_ring_that_is_there_already_is_not_needed_again(tmp_path: Path) -> None:
-    (tmp_path / "reward.bin").write_bytes(b"x" * 100_000)
-    assert 100_000 <= machine_checks.bytes_in(tmp_path) < 120_000
-    assert machine_checks.bytes_in(tmp_path / "nowhere") == 0
-
-
-def test_disk_of_a_run() -> None:
+def test_disk_of_a_run(tmp_path: Path) -> None:
     # 3 checkpoints, 2 best agents, a SavedModel, and 10 + 2 policies for 100 iterations with one every 10.
     base = machine_checks.disk_of_run(0, 0, 10)
     assert machine_checks.disk_of_run(1000, 0, 10) - base == 5 * 1000
     assert machine_checks.disk_of_run(0, 1000, 10) - base == (1 + 12) * 1000
+    (tmp_path / "reward.bin").write_bytes(b"x" * 100_000)
+    assert 100_000 <= machine_checks.bytes_in(tmp_path) < 120_000, "of a ring that is there, and not needed again"
+    assert machine_checks.bytes_in(tmp_path / "nowhere") == 0
 
 
 def memory(free: int, workers: int = 10, own: int = 90 * MIB, ring: int = 0, prior: int = 0) -> Findings:
@@ -95,9 +92,8 @@ def test_the_limit_of_a_cgroup_counts(tmp_path: Path, line: str, folder: str, na
     free, limit = machine_checks.available_memory(tmp_path / "membership", tmp_path / "mounts")
     assert (free, limit) == (900_000, "under the cgroup's limit")
     (group / names[0]).write_text("max\n")
-    assert (
-        machine_checks.available_memory(tmp_path / "membership", tmp_path / "mounts")[1] == "of this machine's memory"
-    )
+    _, limit = machine_checks.available_memory(tmp_path / "membership", tmp_path / "mounts")
+    assert limit == "of this machine's memory"
 
 
 def test_a_gpu_that_is_not_there_is_told() -> None:
@@ -110,16 +106,12 @@ def test_a_gpu_that_is_not_there_is_told() -> None:
     assert findings.texts("ok") == ["the trainer's is 2"] and findings.errors == []
 
 
-def test_a_folder_that_can_be_made_has_no_fault(tmp_path: Path) -> None:
+def test_a_folder_that_can_be_made_has_no_fault_and_a_link_to_nowhere_is_none(tmp_path: Path) -> None:
     assert machine_checks.folder_fault(tmp_path / "a/b/c", "SAC_LOGS_DIR") is None
     assert machine_checks.folder_fault(tmp_path, "SAC_LOGS_DIR") is None
     assert not list(tmp_path.iterdir())
-
-
-def test_a_link_to_nowhere_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(tmp_path / "gone")
-    fault = machine_checks.folder_fault(tmp_path / "run", "SAC_LOGS_DIR")
-    assert fault is not None and "can't be a folder" in fault
+    assert "can't be a folder" in str(machine_checks.folder_fault(tmp_path / "run", "SAC_LOGS_DIR"))
 
 
 # Trackers.

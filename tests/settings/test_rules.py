@@ -135,7 +135,7 @@ def test_parts_that_are_not_there_are_told_with_what_is_meant() -> None:
     (finding,) = actor_findings(params_with(actor_observations=("camera",)), TrainingEnvironment(CounterEnv(), 10))
     assert 'has "camera", but the observations have no such part: they have none. Name one' in finding
     near, far = actor_findings(params_with(actor_observations=(part, f"{part}s", "zzz")), env)
-    assert f'actor_observations has "{part}s", but the observations have no such part: "{part}" is meant' in near
+    assert f'actor_observations has "{part}s", but the observations have no such part, {part} is meant: th' in near
     assert '"zzz", but the observations have no such part: they have ' in far and part in far
 
 

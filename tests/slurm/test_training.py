@@ -17,7 +17,7 @@ def test_an_array_trains_what_was_submitted_whatever_is_edited_meanwhile(cluster
     run = make_run(tmp_path, num_iter=3, seed=5)
     job = submit(cluster, run, "--hold", "--array", "1-1", check=True)
     (checked,) = tmp_path.glob("run_array/snapshot/*/check.txt")
-    assert "of the job's memory available" in checked.read_text() and "ready to start" in checked.read_text()
+    assert "of the job's memory are available" in checked.read_text() and "ready to start" in checked.read_text()
     names = ("my_params.py", "beside.py", "my_config.json", "my_vars.sh")
     for name in names:
         (tmp_path / name).write_text("this is not what was submitted")

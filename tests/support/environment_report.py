@@ -30,6 +30,7 @@ def report(
     render: bool = False,
     deterministic: bool = False,
     envs_per_worker: int = 1,
+    has_workers: bool = True,
     agent: bool = False,
     **hooks: Any,
 ) -> tuple[Findings, Any]:
@@ -38,7 +39,8 @@ def report(
     attributes = {"env_ctor": lambda self, *args, seed=None, **kwargs: env_ctor(*args, **kwargs), **hooks}
     findings = Findings()
     params = type("TrainParams", (FakeParams,), attributes)(config)
+    start: dict[str, Any] = {"deterministic": deterministic, "envs_per_worker": envs_per_worker}
     trial = (EnvironmentTrial if agent else WithoutAgent)(
-        params, 0, findings, render=render, deterministic=deterministic, envs_per_worker=envs_per_worker
+        params, 0, findings, render=render, has_workers=has_workers, **start
     )
     return findings, trial.run()

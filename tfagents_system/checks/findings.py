@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tfagents_system.errors import UserError
 
@@ -13,8 +13,7 @@ FACT, NOTE, ERROR = "ok", "note", "ERROR"
 _WHERE_WIDTH = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One sentence of a check.
 
     Attributes:
@@ -28,20 +27,17 @@ class Finding:
     text: str
 
 
-class Findings:
+class Findings(list[Finding]):
     """All findings of a start, in the order in which they were made."""
 
-    def __init__(self) -> None:
-        self._findings: list[Finding] = []
-
     def fact(self, where: str, *texts: str) -> None:
-        self._findings += [Finding(FACT, where, text) for text in texts]
+        self += [Finding(FACT, where, text) for text in texts]
 
     def note(self, where: str, *texts: str) -> None:
-        self._findings += [Finding(NOTE, where, text) for text in texts]
+        self += [Finding(NOTE, where, text) for text in texts]
 
     def error(self, where: str, *texts: str) -> None:
-        self._findings += [Finding(ERROR, where, text) for text in texts]
+        self += [Finding(ERROR, where, text) for text in texts]
 
     @contextlib.contextmanager
     def catching(self, where: str) -> Iterator[None]:
@@ -51,24 +47,14 @@ class Findings:
         except UserError as error:
             self.error(where, *error.findings)
 
-    def extend(self, other: Findings) -> None:
-        self._findings += other._findings
-
     def replace(self, text: str, by: str) -> None:
         """Replaces a text in all findings, such as the path of a copy by that of the original."""
-        self._findings = [
-            dataclasses.replace(finding, text=finding.text.replace(text, by)) for finding in self._findings
-        ]
+        self[:] = [finding._replace(text=finding.text.replace(text, by)) for finding in self]
 
     def texts(self, level: str, where: str | None = None) -> list[str]:
         """Texts of a level, each once; `where`: of one check alone."""
-        return list(
-            dict.fromkeys(
-                finding.text
-                for finding in self._findings
-                if finding.level == level and (where is None or finding.where == where)
-            )
-        )
+        chosen = (finding for finding in self if finding.level == level and where in (None, finding.where))
+        return list(dict.fromkeys(finding.text for finding in chosen))
 
     @property
     def errors(self) -> list[str]:
@@ -81,7 +67,7 @@ class Findings:
     def report(self) -> str:
         """For each check a line with its facts, and one for each note and error."""
         lines = []
-        for where in dict.fromkeys(finding.where for finding in self._findings):
+        for where in dict.fromkeys(finding.where for finding in self):
             facts = "; ".join(self.texts(FACT, where))
             told = [(FACT, facts)] if facts else []
             told += [(level, text) for level in (NOTE, ERROR) for text in self.texts(level, where)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -108,18 +109,15 @@ def options(**keys: Option) -> Rule:
 
 def is_number(value: Any) -> bool:
     """Whether it is one finite number, of Python or NumPy."""
-    is_real = isinstance(value, (int, float)) or type(value).__module__ == "numpy"
     try:
-        return is_real and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # An integer beyond every float.
         return False
 
 
 def is_integer(value: Any) -> bool:
     """Whether it is one integer, of Python or NumPy."""
-    if type(value).__module__ == "numpy":
-        return getattr(value, "ndim", 1) == 0 and value.dtype.kind in "iu"
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def integer_from(low: int) -> Rule:

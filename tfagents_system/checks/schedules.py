@@ -65,10 +65,6 @@ class Schedule:
         """Those of the points; all others are between them."""
         return tuple(value for _, value in self.points)
 
-    def to_json(self) -> dict[str, Any]:
-        """As it can be given again, complete."""
-        return {"points": [list(point) for point in self.points], "interpolation": self.interpolation, "by": self.by}
-
 
 def is_schedule(given: Any) -> bool:
     """Whether an attribute's value is a schedule, right or not, and no number."""

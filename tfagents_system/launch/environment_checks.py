@@ -1,6 +1,6 @@
 """The trial of a user's environment and agent: build, reset, step an episode, evaluate, update, save, render.
 
-Below it is what a run asks of an environment's specs, goals and curriculum.
+Below it is what a run asks of an environment's specs and goals.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import os
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tree
-from tf_agents.agents import tf_agent
 from tf_agents.environments import py_environment
 from tf_agents.policies import tf_policy
 from tf_agents.specs import tensor_spec
@@ -30,7 +29,7 @@ from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.block_update import check_agent
 from tfagents_system.agents.encoder import convolutions, has_own_networks, is_encoded
 from tfagents_system.checks.findings import Findings
-from tfagents_system.checks.rules import integer_from, is_kept, near_misses
+from tfagents_system.checks.rules import integer_from, is_kept, is_meant
 from tfagents_system.envs import actions, loading, rendering
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.env_process import EnvProcess
@@ -38,7 +37,6 @@ from tfagents_system.envs.faults import EnvironmentFault, describe_error
 from tfagents_system.envs.gym_driver import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED, gym_layers
 from tfagents_system.envs.history import HORIZON_TIME, frames_in, is_image, leaf_names
 from tfagents_system.envs.observations import CONTRACT, check_contract
-from tfagents_system.envs.real_time import Device
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch import costs
@@ -55,12 +53,14 @@ from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 from tfagents_system.trainer.policy_export import PolicyExport
 from tfagents_system.trainer.trainer_checkpoints import signature_of
 from tfagents_system.transport.segments import Layout, run_layout
+from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.recording import takers_of
 from tfagents_system.workers import several_devices, several_vectors
 
 ENVIRONMENT, CURRICULUM = "environment", "curriculum"
 EPISODE, SEEDING, EVALUATION = "episode", "seeding", "evaluation"
 AGENT, RENDERING, DURATION = "agent", "rendering", "duration"
+_COLLECT, _EVAL = "the collect environment", "the evaluation environment"
 _HOOKS = {
     "train_observers_ctor": "a Trajectory",
     "eval_observers_ctor": "a Trajectory",
@@ -70,19 +70,17 @@ _LANES_NEED_SINGLE = {
     "greedy_episode_share": "whose lanes have one inference",
     "keep_best_episodes": "whose lanes can't be seeded one by one, so that no episode could be repeated",
 }
-EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode ends earlier, and for a slow one this is enough.
+_EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode ends earlier, and for a slow one this is enough.
 _MEASURING_SECS = 1.0
 _COMPARED_STEPS = 20
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
 _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
-_SIMILARITY_OF_PARTS = 0.6  # Their names are short.
 _RTOL, _ATOL = 1e-3, 1e-4  # Goals are stored as float32.
 _STEPS_WITH_VALUE = 5
 _LANES = 4  # In which actions are compared.
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What the trial learned about the environment and the agent.
 
     Attributes:
@@ -101,6 +99,25 @@ class Outcome:
     signature: AgentSignature | None
     agent_bytes: int
     policy_bytes: int
+
+
+class Episode(NamedTuple):
+    """An episode from its reset on, as far as it was played.
+
+    Attributes:
+      first: Its first time steps.
+      last: The last one that was played.
+      steps, step_secs: How many, and how long each took.
+    """
+
+    first: list[ts.TimeStep]
+    last: ts.TimeStep
+    steps: int
+    step_secs: float
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.last.step_type == ts.StepType.LAST)
 
 
 @dataclasses.dataclass
@@ -129,13 +146,19 @@ class EnvironmentTrial:
 
     def __post_init__(self) -> None:
         self._errors_before = len(self.findings.errors)
-        self._build_secs = self._step_secs = 0.0
-        self._episode_steps: int | None = None  # Of the episode with random actions, if it has ended.
+        self._build_secs = 0.0
 
     @property
     def _is_fine(self) -> bool:
         """Nothing is wrong with the environment; params may be."""
         return len(self.findings.errors) == self._errors_before
+
+    @contextlib.contextmanager
+    def _trying(self, where: str, doing: str, what: str | None = None, *, names_it: bool = True) -> Iterator[None]:
+        """The user's code runs: an exception is an error about `what`, and a hang one about what it was doing."""
+        self.enter(doing)
+        with told(self.findings, where, what or doing, names_it=names_it):
+            yield
 
     def run(self) -> Outcome | None:
         """Makes the trial; None if the environment could not be built."""
@@ -149,33 +172,21 @@ class EnvironmentTrial:
         if self.render:
             rendering.prepare_headless()  # Before the user's code imports MuJoCo.
         with contextlib.ExitStack() as stack:
-            if (env := self._build(stack)) is None:
+            if (env := self._build(stack)) is None or not self._check_specs(env):
                 return None
-            is_driven = self.has_workers or env.device is None
-            if env.device is not None:
-                self._check_device(env.device, is_driven)
-            self._check_repetition(env)
-            if not self._check_specs(env):
-                return None
-            if is_driven:
-                self._try_steps(stack, env)
-            agent = None
-            if not self.findings.errors:  # In the params, too: networks are built from them.
-                self.enter("building the agent")
-                agent = self._build_agent(env)
+            episode = self._try_steps(stack, env) if self.has_workers or env.device is None else None
+            agent = None if self.findings.errors else self._build_agent(env)  # Networks are built from the params, too.
             resident_bytes = tree_resident_bytes(os.getpid())
-            signature = None if agent is None else signature_of(agent)  # Updates may make variables.
-            sizes = (0, 0) if agent is None else _sizes(agent)
+            signature, sizes = None, (0, 0)
             if agent is not None:
+                signature, sizes = signature_of(agent), _sizes(agent)  # Updates may make variables.
                 self._try_agent(agent, env)
-            if self._is_fine and is_driven:
+            if self._is_fine and episode is not None:
                 if self.plan is not None and agent is not None:
-                    self._foretell(self.plan, agent, env)
+                    self._foretell(self.plan, agent, env, episode)
                 if self.render:
-                    self.enter(RENDERING)
                     self._draw(env)
-            self.enter("closing the environments")
-            with told(self.findings, ENVIRONMENT, "closing the environments"):
+            with self._trying(ENVIRONMENT, "closing the environments"):
                 stack.close()
             specs = env.observation_spec(), env.environment_action_spec, params.action_table
             layout = run_layout(params, env.observation_spec(), env.action_spec())
@@ -184,9 +195,8 @@ class EnvironmentTrial:
     # The environment.
 
     def _build(self, stack: contextlib.ExitStack) -> TrainingEnvironment | None:
-        self.enter("building the collect environment")
-        began = time.perf_counter()
-        with told(self.findings, ENVIRONMENT, "the collect environment"):
+        with self._trying(ENVIRONMENT, "building the collect environment", _COLLECT):
+            began = time.perf_counter()
             env = stack.enter_context(loading.make_collect_env(self.params, 0, self.seed))
             self._build_secs, user_env = time.perf_counter() - began, env.user_env
             name = repr(user_env) if isinstance(user_env, EnvProcess) else type([*gym_layers(user_env)][-1]).__name__
@@ -198,54 +208,119 @@ class EnvironmentTrial:
 
     def _check_specs(self, env: TrainingEnvironment) -> bool:
         """Whether the trial can go on: wrong values of the params, which others report, may end it."""
+        self.findings.error(ENVIRONMENT, *self._impossible(env))
+        if env.device is not None:
+            tried = "tried with its default action" if self.has_workers else "not stepped, as this start has no workers"
+            self.findings.fact(ENVIRONMENT, f"acts in real time: {tried}; each worker builds it once")
+            if self.params.action_history == 0:
+                self.findings.note(
+                    ENVIRONMENT,
+                    "action_history=0 in real time: the policy does not see the action that still acts while it "
+                    "computes the next one: set it to 1, or to 1 and the device's delay in time steps",
+                )
         faults = Findings()
-        with told(faults, ENVIRONMENT, "the collect environment"):
-            check_specs(self.params, env, self.findings)
+        with told(faults, ENVIRONMENT, _COLLECT):
+            for find in _FINDINGS:
+                self.findings.error(ENVIRONMENT, *find(self.params, env))
+            if not self.findings.errors:
+                _check_images(self.params, env, self.findings)
         if not self.findings.errors:
             self.findings.extend(faults)
         return not faults.errors
 
-    def _check_device(self, device: Device, is_driven: bool) -> None:
-        """What a run can't do with an environment that acts in real time; `is_driven`: the trial steps it."""
-        tried = "tried with its default action" if is_driven else "not stepped, as this start has no workers"
-        self.findings.fact(ENVIRONMENT, f"acts in real time: {tried}; each worker builds it once")
-        errors = [several_devices(self.envs_per_worker)] if self.envs_per_worker > 1 else []
-        if self.deterministic and device.has_real_clock:
-            errors.append(
+    def _impossible(self, env: TrainingEnvironment) -> Iterator[str]:
+        """What a run can't do with an environment of this kind."""
+        device = env.device
+        if device is not None and self.envs_per_worker > 1:
+            yield several_devices(self.envs_per_worker)
+        if device is not None and device.has_real_clock and self.deterministic:
+            yield (
                 "SAC_DETERMINISTIC=1 repeats every step, and the environment acts in real time by a real clock: use "
                 "SAC_DETERMINISTIC=0, or give RealTimeEnvironment a clock=VirtualClock() where the device is a "
                 "simulation"
             )
-        if overrides_any(self.params, "collect_env_args_kwargs") and not overrides_any(
-            self.params, "eval_env_args_kwargs"
-        ):
-            errors.append(
-                "the environment acts in real time, and is played and filmed with the arguments of "
-                "eval_env_args_kwargs, which has none: let it return those of collect_env_args_kwargs"
-            )
-        self.findings.error(ENVIRONMENT, *errors)
-        if self.params.action_history == 0:
-            self.findings.note(
-                ENVIRONMENT,
-                "action_history=0 in real time: the policy does not see the action that still acts while it computes "
-                "the next one: set it to 1, or to 1 and the device's delay in time steps",
-            )
-
-    def _check_repetition(self, env: TrainingEnvironment) -> None:
-        """A restarted worker repeats the episode under way; it can't repeat several, nor steps in real time."""
-        is_single = self.envs_per_worker == 1 and env.device is None and not env.is_vector
+        is_single = self.envs_per_worker == 1 and device is None and not env.is_vector
+        # A restarted worker repeats the episode under way; it can't repeat several, nor steps in real time.
         if self.deterministic and self.params.env_steps_per_iter is not None and not is_single:
-            self.findings.error(
-                ENVIRONMENT,
+            yield (
                 "SAC_DETERMINISTIC=1 repeats the episode under way after a restart, which a worker can in one "
                 "environment without lanes that does not act in real time: set num_train_episodes_per_iter instead of "
-                "env_steps_per_iter",
+                "env_steps_per_iter"
             )
 
+    def _try_steps(self, stack: contextlib.ExitStack, env: TrainingEnvironment) -> Episode | None:
+        """All that needs an episode."""
+        params, findings = self.params, self.findings
+        episode = self._try_episode(env)
+        self._note_outside(env)
+        if self._is_fine and env.is_vector:
+            with self._trying(CONTRACT, f"reset() or step() of all lanes of {_COLLECT}", _COLLECT):
+                self._check_lanes(env)
+        eval_env = self._try_evaluation(stack, env) if params.num_eval_episodes else None
+        if self._is_fine and episode is not None:
+            with self._trying(ENVIRONMENT, f"compute_reward of {_COLLECT}"):
+                check_goal_functions(params, env, episode.first, findings)
+            if env.device is None:
+                self._compare_seeds(episode)
+            self._try_curriculum(env, eval_env)
+            _rest(env)
+        return episode
+
+    def _play(self, env: TrainingEnvironment, name: str, seed: int = 0, most_steps: int | None = None) -> Episode:
+        """An episode, for a second at most; the same seed gives the same actions. `name`: which environment it is."""
+        rng = np.random.default_rng(seed)
+        self.enter(f"reset() of {name}")
+        time_step = env.reset()
+        self.enter(f"step() of {name}")
+        first, steps, began = [time_step], 0, time.perf_counter()
+        while (
+            time_step.step_type != ts.StepType.LAST
+            and steps != most_steps
+            and time.perf_counter() - began < _EPISODE_SECS
+        ):
+            time_step = env.step(trial_action(env, rng))
+            steps += 1
+            if len(first) <= _COMPARED_STEPS:
+                first.append(time_step)
+        secs = max(1e-9, time.perf_counter() - began)
+        return Episode(first, time_step, steps, secs / max(1, steps))
+
+    def _try_episode(self, env: TrainingEnvironment) -> Episode | None:
+        """An episode with random actions, as a worker runs it."""
+        played, contract, episode = Findings(), Findings(), None
+        with told(played, EPISODE, _COLLECT):
+            episode = self._play(env, _COLLECT, self.seed)
+            played.fact(EPISODE, self._end_in_words(env, episode), f"{1 / episode.step_secs:,.0f} steps/s")
+        self.enter(f"reset() and step() of {_COLLECT}")
+        # What the environment itself returns explains best why the conversion fails.
+        with contextlib.suppress(Exception):
+            # TF-Agents' wrappers forward `action_space` to the gym environment inside, but return time steps.
+            has_other_contract = isinstance(env.user_env, py_environment.PyEnvironment | EnvProcess)
+            if not has_other_contract and not env.is_vector:
+                check_contract(env.user_env, contract, _user_action(env))
+        _rest(env)
+        if not contract.errors:
+            self.findings.extend(played)
+        self.findings.extend(contract)
+        return episode
+
+    def _end_in_words(self, env: TrainingEnvironment, episode: Episode) -> str:
+        steps, horizon = episode.steps, self.params.horizon
+        if not episode.has_ended:
+            return f"no end within {steps} steps ({_EPISODE_SECS:g} s); horizon={horizon} ends it at the latest"
+        if episode.last.discount == 0.0:
+            taken = "random actions" if env.device is None else "its default action"
+            return f"terminates, with {taken} after {steps} steps"
+        limit = "time limit of its own" if steps < horizon else f"time limit (horizon={horizon})"
+        return f"ends by a {limit} after {steps} steps"
+
+    def _note_outside(self, env: TrainingEnvironment) -> None:
+        if first := env.outside:
+            self.findings.note(CONTRACT, f"{first}. It is kept; strict_observation_bounds = True makes it a fault")
+
     def _check_lanes(self, env: TrainingEnvironment) -> None:
-        """Steps all lanes of a vector environment until an episode has ended and another one begun."""
-        params = self.params
-        count = env.num_lanes
+        """Runs some episodes in all lanes of a vector environment."""
+        params, count = self.params, env.num_lanes
         errors = [several_vectors(self.envs_per_worker, count)] if self.envs_per_worker > 1 else []
         if self.deterministic and not env.can_reseed:
             errors.append(
@@ -259,79 +334,11 @@ class EnvironmentTrial:
             if getattr(params, name)
         ]
         self.findings.error(CONTRACT, *errors)
-        was_outside = env.outside
-        end = _step_lanes(env)
+        was_outside, actor = env.outside, RandomActor(env.action_spec(), np.random.default_rng(0))
+        costs.run_lanes(env, actor, _EPISODE_SECS, episodes=2 * count)  # Each lane begins another one in most cases.
         if not was_outside:
             self._note_outside(env)
-        self.findings.fact(CONTRACT, f"{count} lanes" + (f", the first episode ends after {end} steps" if end else ""))
-
-    def _try_steps(self, stack: contextlib.ExitStack, env: TrainingEnvironment) -> None:
-        """All that needs an episode."""
-        params, findings = self.params, self.findings
-        first_steps = self._try_episode(env)
-        self._note_outside(env)
-        if self._is_fine and env.is_vector:
-            self.enter("reset() or step() of all lanes of the collect environment")
-            with told(findings, CONTRACT, "the collect environment"):
-                self._check_lanes(env)
-        eval_env = self._try_evaluation(stack, env) if params.num_eval_episodes else None
-        if self._is_fine:
-            self.enter("compute_reward of the collect environment")
-            with told(findings, ENVIRONMENT, "compute_reward of the collect environment"):
-                check_goal_functions(params, env, first_steps, findings)
-            if env.device is None:
-                self._compare_seeds(first_steps)
-            check_values(params, env, eval_env, findings, self.enter)
-            _rest(env)
-
-    def _note_outside(self, env: TrainingEnvironment) -> None:
-        if first := env.outside:
-            self.findings.note(CONTRACT, f"{first}. It is kept; strict_observation_bounds = True makes it a fault")
-
-    def _try_episode(self, env: TrainingEnvironment) -> list[ts.TimeStep]:
-        """An episode with random actions, as a worker runs it; returns its first time steps."""
-        episode, contract = Findings(), Findings()
-        first_steps: list[ts.TimeStep] = []
-        with told(episode, EPISODE, "the collect environment"):
-            self._run_episode(env, first_steps, episode)
-        self.enter("reset() and step() of the collect environment")
-        # What the environment itself returns explains best why the conversion fails.
-        with contextlib.suppress(Exception):
-            # TF-Agents' wrappers forward `action_space` to the gym environment inside, but return time steps.
-            has_other_contract = isinstance(env.user_env, py_environment.PyEnvironment | EnvProcess)
-            if not has_other_contract and not env.is_vector:
-                check_contract(env.user_env, contract, _user_action(env))
-        _rest(env)
-        if not contract.errors:
-            self.findings.extend(episode)
-        self.findings.extend(contract)
-        return first_steps
-
-    def _run_episode(self, env: TrainingEnvironment, first_steps: list[ts.TimeStep], findings: Findings) -> None:
-        rng = np.random.default_rng(self.seed)
-        self.enter("reset() of the collect environment")
-        time_step = env.reset()
-        first_steps.append(time_step)
-        self.enter("step() of the collect environment")
-        began, steps = time.perf_counter(), 0
-        while time_step.step_type != ts.StepType.LAST and time.perf_counter() - began < EPISODE_SECS:
-            time_step = env.step(trial_action(env, rng))
-            steps += 1
-            if len(first_steps) <= _COMPARED_STEPS:
-                first_steps.append(time_step)
-        secs = max(1e-9, time.perf_counter() - began)
-        self._step_secs = secs / max(1, steps)
-        horizon, has_ended = self.params.horizon, time_step.step_type == ts.StepType.LAST
-        self._episode_steps = steps if has_ended else None
-        taken = "random actions" if env.device is None else "its default action"
-        if not has_ended:
-            end = f"no end within {steps} steps ({EPISODE_SECS:g} s); horizon={horizon} ends it at the latest"
-        elif time_step.discount == 0.0:
-            end = f"terminates, with {taken} after {steps} steps"
-        else:
-            limit = "time limit of its own" if steps < horizon else f"time limit (horizon={horizon})"
-            end = f"ends by a {limit} after {steps} steps"
-        findings.fact(EPISODE, end, f"{steps / secs:,.0f} steps/s")
+        self.findings.fact(CONTRACT, f"{count} lanes")
 
     def _try_evaluation(self, stack: contextlib.ExitStack, env: TrainingEnvironment) -> TrainingEnvironment | None:
         """The environment that evaluates; None if it is the one that collects, or could not be built."""
@@ -339,27 +346,25 @@ class EnvironmentTrial:
             self.findings.fact(EVALUATION, "in the environment that collects: it acts in real time, so there is one")
             return None
         was_fine = self._is_fine
-        self.enter("building the evaluation environment")
-        with told(self.findings, EVALUATION, "the evaluation environment"):
+        with self._trying(EVALUATION, f"building {_EVAL}", _EVAL):
             eval_env = stack.enter_context(loading.make_eval_env(self.params, 0, env, self.seed))
             differences = check_same_specs(env, eval_env)
             self.findings.error(EVALUATION, *differences)
             if was_fine and not differences:  # Else most likely the same again.
-                self.enter("reset() or step() of the evaluation environment")
-                take_steps(eval_env, self.seed, _COMPARED_STEPS)
+                self._play(eval_env, _EVAL, self.seed, _COMPARED_STEPS)
                 self.findings.fact(EVALUATION, "the same observations and actions as for collecting")
             return eval_env
         return None
 
-    def _compare_seeds(self, first_steps: list[ts.TimeStep]) -> None:
+    def _compare_seeds(self, episode: Episode) -> None:
         """Whether the same seed gives the same episode twice."""
         if self._build_secs > _CHEAP_SECS:
             self.findings.fact(SEEDING, "not looked at: building another environment takes too long")
             return
-        self.enter("building the collect environment again")
-        with contextlib.ExitStack() as stack, told(self.findings, SEEDING, "a second collect environment"):
+        what = "a second collect environment"
+        with contextlib.ExitStack() as stack, self._trying(SEEDING, f"building {what}", what):
             other = stack.enter_context(loading.make_collect_env(self.params, 0, self.seed))
-            step = first_difference(first_steps, take_steps(other, self.seed, _COMPARED_STEPS))
+            step = _first_difference(episode.first, self._play(other, what, self.seed, _COMPARED_STEPS).first)
             if step is None:
                 self.findings.fact(SEEDING, "the same seed gives the same episode")
                 return
@@ -370,10 +375,54 @@ class EnvironmentTrial:
                 "numbers from self.np_random or from a generator seeded by reset(seed=...) or by env_ctor's seed",
             )
 
+    def _try_curriculum(self, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment | None) -> None:
+        """Sets every parameter of the curriculum to its first and to its last value, and takes a few steps with each.
+
+        `eval_env` gets the values that are for evaluation.
+        """
+        if not self.params.env_config.get("curriculum") or check_curriculum(self.params.env_config):
+            return  # None, or reported by the check of the JSON.
+        curriculum, errors = Curriculum.from_config(self.params.env_config), len(self.findings.errors)
+        values: dict[str, list[float]] = {}
+        for name, value in curriculum.end_values():
+            values.setdefault(name, []).append(value)
+        for name, ends in values.items():
+            has_effect = self._try_values(collect_env, _COLLECT, name, ends)
+            if has_effect is not None and eval_env is not None and curriculum.apply_to_eval(name):
+                self._try_values(eval_env, _EVAL, name, ends)
+            if has_effect is False and len(ends) == 2:
+                self.findings.note(CURRICULUM, _without_effect(collect_env, name))
+        if len(self.findings.errors) == errors:
+            words = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
+            self.findings.fact(CURRICULUM, f"set_state works with {words}")
+
+    def _try_values(self, env: TrainingEnvironment, which: str, name: str, values: Sequence[float]) -> bool | None:
+        """Whether they change an attribute, or what some steps with the same seed give; None: one of them fails.
+
+        Nothing is compared, and they are said to, where attributes can't be seen.
+        """
+        is_seen = not (env.device or env.is_vector or isinstance(env.user_env, EnvProcess))
+        has_effect, played, works = not is_seen, set[bytes](), False
+        for value in values:
+            works, before = False, _attributes(env) if is_seen else {}
+            doing = f"set_state() of {name} = {value}"
+            with self._trying(CURRICULUM, doing, f"curriculum.{name}: set_state({{{name!r}: {value}}})"):
+                env.set_state({name: value})
+                if is_seen:
+                    has_effect |= _attributes(env) != before
+                    env.reseed(0)
+                first = self._play(env, f"{which} with {name} = {value}", 0, _STEPS_WITH_VALUE).first
+                played.add(pickle.dumps(tree.flatten(first)))
+                works = True
+            if not works:  # With the other value most likely the same again.
+                return None
+        return has_effect or len(played) > 1
+
     # The agent.
 
     def _build_agent(self, env: TrainingEnvironment) -> Any:
         """Calls the user's other hooks: a mistake in them would end every role repeatedly."""
+        self.enter("building the agent")
         for name, argument in _HOOKS.items():
             with told(self.findings, AGENT, name, names_it=False):
                 returned = getattr(self.params, name)()
@@ -384,7 +433,8 @@ class EnvironmentTrial:
                         raise UserError(f"{name}: each of them must be callable with {argument}, found {shown(item)}")
         agent = None
         with told(self.findings, AGENT, "agent_ctor, actor_ctor or critic_ctor", names_it=False):
-            agent = make_agent_for(self.params, env)
+            specs = tf.nest.map_structure(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
+            agent = make_agent(self.params, *specs, tf.Variable(0, dtype=tf.int64))
             weights = sum(map(_count, agent.trainable_variables))
             self.findings.fact(AGENT, f"{type(agent).__name__}, {weights:,} weights")
         if agent is not None:
@@ -398,49 +448,43 @@ class EnvironmentTrial:
 
     def _try_agent(self, agent: Any, env: TrainingEnvironment) -> None:
         """An update, and the SavedModel of a start, written to a temporary folder."""
-        errors = len(self.findings.errors)
-        self.enter("trying an update of the agent")
-        with told(self.findings, AGENT, "an update of the agent", names_it=False):
-            check_agent(self.params, agent)
+        params, errors = self.params, len(self.findings.errors)
+        with self._trying(AGENT, "an update of the agent", names_it=False):
+            check_agent(params, agent)
         # The toolkit's own networks can be saved: no start waits for that.
-        is_own = (
-            overrides_any(self.params, "agent_ctor", "actor_ctor") or self.params.preprocessing_combiner is not None
-        )
+        is_own = overrides_any(params, "agent_ctor", "actor_ctor") or params.preprocessing_combiner is not None
         if len(self.findings.errors) > errors or not (self.render or is_own):
             return
-        self.enter("saving the agent's policies")
         with (
             tempfile.TemporaryDirectory(prefix="sac_check_") as folder,
-            told(self.findings, AGENT, "saving the agent's policy as a SavedModel"),
+            self._trying(AGENT, "saving the agent's policy as a SavedModel"),
             contextlib.suppress(OSError, tf.errors.ResourceExhaustedError),  # A full disk says nothing of the agent.
         ):
             paths, train_step = RunPaths(Path(folder)), agent.train_step_counter
-            PolicyExport(paths, agent, env.actions, train_step, self.params.frame_stack).save_model()
+            PolicyExport(paths, agent, env.actions, train_step, params.frame_stack).save_model()
 
-    def _foretell(self, plan: CpuPlan, agent: Any, env: TrainingEnvironment) -> None:
+    def _foretell(self, plan: CpuPlan, agent: Any, env: TrainingEnvironment, episode: Episode) -> None:
         """Measures updates and steps, and reports how long the run takes."""
-        params, cpus = self.params, plan.shared_cpus
+        params, lengths = self.params, list[int]()
         # The plan has experts, too, but not the workers that join from elsewhere; a run has one or the other.
         workers = max(params.compute_config.get("num_collect_workers", 0), len(plan.workers) - plan.evaluators)
-        length = None
         # A device has a pace of its own, and is not driven by a policy without training.
-        step = costs.Cost(self._step_secs, self._step_secs if env.device is None else 0.0)
-        with told(self.findings, DURATION, "measuring"):
-            self.enter("measuring steps with the agent's policy")
+        step = costs.Cost(episode.step_secs, episode.step_secs if env.device is None else 0.0)
+        with self._trying(DURATION, "measuring steps with the agent's policy", "measuring"):
             with costs.on_cpus(plan.workers[0]), contextlib.suppress(EnvironmentFault):  # A run survives one.
                 if env.device is None:
-                    step, length = costs.time_steps(params, agent, [env], _MEASURING_SECS, self.seed)
+                    step, lengths = costs.time_steps(params, agent, env, _MEASURING_SECS, self.seed)
             self.enter("measuring updates of the agent")
             with costs.on_cpus(plan.trainer):
                 update = costs.time_updates(params, agent, _MEASURING_SECS, self.seed)
-            measured = costs.Costs(update, step, length or self._episode_steps or params.horizon)
-            facts = costs.foretell(
-                params, measured, workers, cpus, takes_turns=self.deterministic, eval_workers=plan.evaluators
-            )
+            lengths = lengths or [episode.steps if episode.has_ended else params.horizon]
+            measured = costs.Costs(update, step, float(np.mean(lengths)))
+            facts = costs.foretell(params, measured, workers, plan.shared_cpus, self.deterministic, plan.evaluators)
             self.findings.fact(DURATION, *facts)
 
     def _draw(self, env: TrainingEnvironment) -> None:
         """One picture, as run.py draws it: in another environment, unless there is but one device."""
+        self.enter(RENDERING)
         try:
             with contextlib.ExitStack() as stack:
                 if env.device is None:
@@ -453,31 +497,6 @@ class EnvironmentTrial:
         except Exception as error:
             fault = error.findings[0] if isinstance(error, UserError) else describe_error(error)
             self.findings.note(RENDERING, f"{fault}; training needs no pictures")
-
-
-def _step_lanes(lanes: TrainingEnvironment) -> int | None:
-    """The step in which the first episode ended; None if none did in time."""
-    rng = np.random.default_rng(0)
-    columns = lanes.new_columns()
-    lanes.reset_lanes(columns)
-    until, steps, end = time.perf_counter() + EPISODE_SECS, 0, None
-    while time.perf_counter() < until and (end is None or steps < end + 3):  # The next episode's first steps, too.
-        specs = tree.flatten(lanes.action_spec())
-        step = lanes.step_lanes([actions.random_actions(spec, rng, lanes.num_lanes) for spec in specs], columns)
-        steps += 1
-        if end is None and step.ended:
-            end = steps
-    return end
-
-
-def make_agent_for(params: TrainParamsBase, env: TrainingEnvironment) -> tf_agent.TFAgent:
-    """The agent of an environment.
-
-    Raises:
-      UserError: `agent_ctor` does not return one.
-    """
-    specs = tf.nest.map_structure(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
-    return make_agent(params, specs[0], specs[1], tf.Variable(0, dtype=tf.int64))
 
 
 def check_actions(policy: WorkerPolicy, network: tf_policy.TFPolicy) -> None:
@@ -504,6 +523,13 @@ def check_actions(policy: WorkerPolicy, network: tf_policy.TFPolicy) -> None:
             f"{export_files.TOLERANCE:g} is a rounding): let actor_ctor return a subclass of its network, which "
             "TensorFlow computes"
         )
+
+
+def trial_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:
+    """A random action; the default one of a device, which random ones may harm, or the middle of its bounds."""
+    if env.device is None:
+        return tree.map_structure(lambda spec: actions.random_actions(spec, rng), env.action_spec())
+    return env.device.trial_action(env.actions)
 
 
 def _user_action(env: TrainingEnvironment) -> Callable[[], Any]:
@@ -533,26 +559,7 @@ def _count(variable: Any) -> int:
     return int(np.prod(variable.shape, dtype=np.int64))
 
 
-# Specs.
-
-
-def trial_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:
-    """A random action; the default one of a device, which random ones may harm, or the middle of its bounds."""
-    if env.device is None:
-        return tree.map_structure(lambda spec: actions.random_actions(spec, rng), env.action_spec())
-    return env.device.trial_action(env.actions)
-
-
-def take_steps(env: TrainingEnvironment, seed: int, steps: int) -> list[ts.TimeStep]:
-    """Time steps of an episode from its reset on, at most `steps`; the same seed gives the same actions."""
-    rng = np.random.default_rng(seed)
-    time_steps = [env.reset()]
-    while len(time_steps) <= steps and time_steps[-1].step_type != ts.StepType.LAST:
-        time_steps.append(env.step(trial_action(env, rng)))
-    return time_steps
-
-
-def first_difference(ours: Sequence[ts.TimeStep], theirs: Sequence[ts.TimeStep]) -> int | None:
+def _first_difference(ours: Sequence[ts.TimeStep], theirs: Sequence[ts.TimeStep]) -> int | None:
     """The first step with another observation or reward; None without one."""
     for step, pair in enumerate(zip(ours, theirs, strict=False)):
         one, other = (tree.flatten((time_step.observation, time_step.reward)) for time_step in pair)
@@ -561,19 +568,31 @@ def first_difference(ours: Sequence[ts.TimeStep], theirs: Sequence[ts.TimeStep])
     return None
 
 
+def _attributes(env: TrainingEnvironment) -> dict[str, bytes]:
+    """Content of the attributes of the environment and of its wrappers; without what can't be compared."""
+    contents = {}
+    for depth, layer in enumerate(gym_layers(env.user_env)):
+        for name, value in getattr(layer, "__dict__", {}).items():
+            with contextlib.suppress(Exception):
+                contents[f"{depth}.{name}"] = b"" if name == "env" else pickle.dumps(value)
+    return contents
+
+
+def _without_effect(env: TrainingEnvironment, name: str) -> str:
+    inner = list(gym_layers(env.user_env))[-1]
+    near = difflib.get_close_matches(name, [attribute.strip("_") for attribute in vars(inner)], cutoff=0.4)
+    meant = f"its attributes {', '.join(near)} have similar names" if near else "no attribute has a similar name"
+    return (
+        f"curriculum.{name}: set_state changes no attribute of {type(inner).__name__}, and nothing in "
+        f"{_STEPS_WITH_VALUE} steps with the same seed: let set_state use it ({meant}), or remove the parameter"
+    )
+
+
+# What a run's agent asks of observations and actions.
+
+
 def in_words(nest: Any) -> str:
     return ", ".join(f"{spec.name} {tuple(spec.shape)} {np.dtype(spec.dtype)}" for spec in tree.flatten(nest))
-
-
-# Observations and actions.
-
-
-def check_specs(params: TrainParamsBase, env: TrainingEnvironment, findings: Findings) -> None:
-    """Whether the run's agent can learn from such observations and actions; tells what images are used for."""
-    for find in (_action_findings, _frame_stack_findings, actor_findings, horizon_time_findings, _goal_findings):
-        findings.error(ENVIRONMENT, *find(params, env))
-    if not findings.errors:
-        _check_images(params, env, findings)
 
 
 def _action_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
@@ -627,20 +646,12 @@ def actor_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterato
     yield from _unknown_parts("actor_observations has", names, known)
 
 
-def _unknown_parts(what: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
+def _unknown_parts(what: str, names: Iterable[str], known: Collection[str]) -> Iterator[str]:
     """Names of parts that the observations do not have."""
-    names, known = list(names), list(known)
-    meant = dict(near_misses(names, known, _SIMILARITY_OF_PARTS))
-    return [
-        f'TrainParams.{what} "{name}", but the observations have no such part: '
-        + (
-            f'"{meant[name]}" is meant'
-            if name in meant
-            else f"they have {', '.join(known) or 'none'}. Name one of these"
-        )
-        for name in names
-        if name not in known
-    ]
+    for name in names:
+        if name not in known:
+            wrong = f'TrainParams.{what} "{name}", but the observations have no such part{is_meant(name, known)}'
+            yield f"{wrong}: they have {', '.join(known) or 'none'}. Name one of these"
 
 
 def horizon_time_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
@@ -770,75 +781,4 @@ def _close(values: Any, expected: Any) -> np.ndarray:
     return np.isclose(values, expected, _RTOL, _ATOL)
 
 
-# Curriculum.
-
-
-def check_values(
-    params: TrainParamsBase,
-    collect_env: TrainingEnvironment,
-    eval_env: TrainingEnvironment | None,
-    findings: Findings,
-    enter: Callable[[str], None],
-) -> None:
-    """Sets every parameter of the curriculum to its first and to its last value and takes a few steps with each.
-
-    Args:
-      eval_env: Gets the values that are for evaluation; None: nothing is evaluated, or in the collect environment.
-    """
-    if not params.env_config.get("curriculum") or check_curriculum(params.env_config):
-        return  # None, or reported by the check of the JSON.
-    curriculum, failed = Curriculum.from_config(params.env_config), set[str]()
-    values: dict[str, list[float]] = {}
-    for name, value in curriculum.end_values():
-        values.setdefault(name, []).append(value)
-        for env in (collect_env, eval_env if curriculum.apply_to_eval(name) else None):
-            if env is None or name in failed:  # With the other value most likely the same again.
-                continue
-            enter(f"set_state() of {name} = {value} or step() with it")
-            failed.add(name)
-            with told(findings, CURRICULUM, f"curriculum.{name}: set_state({{{name!r}: {value}}})"):
-                env.set_state({name: value})
-                take_steps(env, 0, _STEPS_WITH_VALUE)
-                failed.remove(name)
-    if not failed:
-        words = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
-        findings.fact(CURRICULUM, f"set_state works with {words}")
-    if collect_env.device or collect_env.is_vector or isinstance(collect_env.user_env, EnvProcess):
-        return  # Its attributes can't be seen.
-    for name in values.keys() - failed:
-        enter(f"set_state() of {name} or step() with it")
-        if len(values[name]) == 2 and not has_effect(collect_env, name, values[name]):
-            findings.note(CURRICULUM, _without_effect(collect_env, name))
-
-
-def has_effect(env: TrainingEnvironment, name: str, values: Sequence[float]) -> bool:
-    """Whether one of these values changes an attribute, or what some steps with the same seed give."""
-    outcomes = set[bytes]()
-    for value in values:
-        before = _attributes(env)
-        env.set_state({name: value})
-        if _attributes(env) != before:
-            return True
-        env.reseed(0)
-        outcomes.add(pickle.dumps(tree.flatten(take_steps(env, 0, _STEPS_WITH_VALUE))))
-    return len(outcomes) > 1
-
-
-def _attributes(env: TrainingEnvironment) -> dict[str, bytes]:
-    """Content of the attributes of the environment and of its wrappers; without what can't be compared."""
-    contents = {}
-    for depth, layer in enumerate(gym_layers(env.user_env)):
-        for name, value in getattr(layer, "__dict__", {}).items():
-            with contextlib.suppress(Exception):
-                contents[f"{depth}.{name}"] = b"" if name == "env" else pickle.dumps(value)
-    return contents
-
-
-def _without_effect(env: TrainingEnvironment, name: str) -> str:
-    inner = list(gym_layers(env.user_env))[-1]
-    near = difflib.get_close_matches(name, [attribute.strip("_") for attribute in vars(inner)], cutoff=0.4)
-    meant = f"its attributes {', '.join(near)} have similar names" if near else "no attribute has a similar name"
-    return (
-        f"curriculum.{name}: set_state changes no attribute of {type(inner).__name__}, and nothing in "
-        f"{_STEPS_WITH_VALUE} steps with the same seed: let set_state use it ({meant}), or remove the parameter"
-    )
+_FINDINGS = (_action_findings, _frame_stack_findings, actor_findings, horizon_time_findings, _goal_findings)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import netrc
 import os
 import platform
@@ -15,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +138,18 @@ def check_gpu(environ: Mapping[str, str], findings: Findings) -> None:
 
 
 def check_packages(findings: Findings, folder: Path | None) -> None:
-    """Notes versions outside of the ranges in pyproject.toml; refuses others than the files of a folder pin.
+    """Notes versions outside of the ranges in pyproject.toml; refuses absent ones, and others than a folder pins.
 
     Args:
       folder: That of the params file; None: their environment has a Python of its own.
     """
-    for package in required_packages.missing(dev=False):
-        findings.note("packages", f"{package}: this version was not tested")
-    count = len(required_packages.required(dev=False))
-    findings.fact("packages", f"Python {sys.version.split()[0]}, {count} required packages")
+    here = f"Python {platform.python_version()} ({sys.executable})"
+    for package, version in required_packages.missing(dev=False):
+        if version is None:
+            findings.error("packages", f"{package} is not installed in {here}: run ./setup.sh, or install it there")
+        else:
+            findings.note("packages", f"{package} is asked for, and {version} is installed, which was not tested")
+    findings.fact("packages", f"{here}, {len(required_packages.required(dev=False))} required packages")
     for file, requirement, version in required_packages.violated_pins(folder) if folder is not None else ():
         findings.error(
             "packages",
@@ -158,22 +160,28 @@ def check_packages(findings: Findings, folder: Path | None) -> None:
 
 def check_tracking(values: Mapping[str, Any], environ: Mapping[str, str], findings: Findings) -> None:
     """What would keep metrics from being sent: packages, a key that lacks, one that logs would show."""
-    wandb, uri, errors = values.get("wandb"), values.get("mlflow_uri"), list[str]()
+    wandb, uri = values.get("wandb"), values.get("mlflow_uri")
     wanted = {"wandb": wandb and f"SAC_WANDB={wandb}", "mlflow": uri and "SAC_MLFLOW_URI"}
-    for package, variable in wanted.items():
-        if variable and not is_installed(package):
-            words = f"{variable} needs the package {package}, which is not installed"
-            errors.append(f"{words}: install the extra (pip install '.[{package}]'), or unset it")
+    findings.error(
+        "tracking",
+        *(
+            f"{variable} needs the package {package}, which is not installed: install the extra (pip install "
+            f"'.[{package}]'), or unset it"
+            for package, variable in wanted.items()
+            if variable and not is_installed(package)
+        ),
+    )
     if wandb == "online" and not _has_wandb_key(environ):
-        errors.append(
-            "SAC_WANDB=online needs a key: set WANDB_API_KEY, or run `wandb login`; SAC_WANDB=offline needs none"
+        findings.error(
+            "tracking",
+            "SAC_WANDB=online needs a key: set WANDB_API_KEY, or run `wandb login`; SAC_WANDB=offline needs none",
         )
     if uri and _KEY_IN_ADDRESS.search(uri):  # It is not shown: it would be in status files and logs.
-        errors.append(
+        findings.error(
+            "tracking",
             "SAC_MLFLOW_URI must not hold a user, password or token, logs would show it: set MLFLOW_TRACKING_USERNAME "
-            "and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN; for a database its own file, such as ~/.pgpass"
+            "and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN; for a database its own file, such as ~/.pgpass",
         )
-    findings.error("tracking", *errors)
 
 
 def _has_wandb_key(environ: Mapping[str, str]) -> bool:
@@ -232,17 +240,19 @@ def check_disk(findings: Findings, needed: Mapping[Path, tuple[str, int]]) -> No
         free = shutil.disk_usage(existing_ancestor(folders[0])).free
         total = sum(needed[folder][1] for folder in folders)
         parts = " + ".join(f"{in_words(needed[folder][1])} {needed[folder][0]}" for folder in folders)
-        parts += f" in {', '.join(map(str, folders))}"
-        if total > free:
-            findings.error(
-                "disk",
-                f"a run needs {in_words(total)} of disk ({parts}), {in_words(free)} are free: lower buffer_size, free "
-                "space, or set SAC_LOGS_DIR or SAC_REPLAY_DIR to a larger disk",
-            )
-            continue
-        findings.fact("disk", f"{parts}; {in_words(free)} free")
-        if total > _TIGHT * free:
-            findings.note("disk", f"disk is tight: {in_words(total)} of {in_words(free)} will be used ({parts})")
+        what = f"{in_words(total)} of disk ({parts} in {', '.join(map(str, folders))})"
+        remedy = "lower buffer_size, free space, or set SAC_LOGS_DIR or SAC_REPLAY_DIR to a larger disk"
+        _compare(findings, "disk", (total, what), (free, f"{in_words(free)} are free"), remedy)
+
+
+def _compare(findings: Findings, where: str, needed: tuple[int, str], available: tuple[int, str], remedy: str) -> None:
+    """An error where more bytes are needed than available, a note where nearly as many are; both are told in words."""
+    if needed[0] > available[0]:
+        findings.error(where, f"a run needs {needed[1]}, {available[1]}: {remedy}")
+        return
+    findings.fact(where, f"{needed[1]}; {available[1]}")
+    if needed[0] > _TIGHT * available[0]:
+        findings.note(where, f"{where} is tight: a run needs {needed[1]}, {available[1]}")
 
 
 def available_memory(
@@ -290,21 +300,11 @@ def check_memory(
     free, limit = available or available_memory()
     worker_bytes = _WORKER_BYTES + own_bytes
     needed = num_workers * worker_bytes + _OTHERS_BYTES + own_bytes  # The trainer builds the user's networks, too.
-    what = (
-        f"about {in_words(needed)} for {num_workers} worker{'' if num_workers == 1 else 's'} of "
-        f"{in_words(worker_bytes)} and the other programs"
-    )
-    if needed > free:
-        findings.error(
-            "memory",
-            f"a run needs {what}, {in_words(free)} {limit} are available: lower SAC_NUM_COLLECT_WORKERS or "
-            "SAC_ENVS_PER_WORKER, or give it more memory (a job: --mem)",
-        )
-        return
-    findings.fact("memory", f"{what}; {in_words(free)} {limit} available")
-    if needed > _TIGHT * free:
-        findings.note("memory", f"memory is tight: {what}, {in_words(free)} {limit} are available")
-    elif needed + ring_bytes + prior_bytes > free:
+    workers = f"{num_workers} worker{'' if num_workers == 1 else 's'} of {in_words(worker_bytes)}"
+    what = f"about {in_words(needed)} for {workers} and the other programs"
+    remedy = "lower SAC_NUM_COLLECT_WORKERS or SAC_ENVS_PER_WORKER, or give it more memory (a job: --mem)"
+    _compare(findings, "memory", (needed, what), (free, f"{in_words(free)} {limit} are available"), remedy)
+    if needed <= _TIGHT * free < free < needed + ring_bytes + prior_bytes:
         prior = f" and the prior data of {in_words(prior_bytes)} do" if prior_bytes else " does"
         findings.note(
             "memory",
@@ -331,43 +331,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a line for each thing; returns 1 if training lacks something."""
     words = "What this machine has for training, each with what to do where it lacks something."
     argparse.ArgumentParser(prog="sac doctor", description=words, allow_abbrev=False).parse_args(arguments)
-    failed = False
+    findings = Findings()
     with LongWork("looking at this machine and drawing pictures"):
-        for state, what, text in _doctors_lines():
-            print(f"{state:5}  {what}: {text}", flush=True)
-            failed |= state == "LACKS"
-    return EXIT_FAILED if failed else EXIT_DONE
-
-
-def _doctors_lines() -> Iterator[tuple[str, str, str]]:
-    """(`ok`, `LACKS`, or `-` for what training does without; what; in words)."""
-    is_right = sys.version_info[:2] == (3, 11)
-    yield "ok" if is_right else "LACKS", "Python", f"{platform.python_version()} ({sys.executable})"
-    if wrong := required_packages.missing(dev=False):
-        yield "LACKS", "packages", f"{', '.join(wrong)}: run ./setup.sh, or pip install the toolkit again"
-    else:
-        tensorflow = importlib.metadata.version("tensorflow")
-        yield "ok", "packages", f"TensorFlow {tensorflow}, TF-Agents, Reverb and all others within the tested ranges"
-    for extra, modules in _EXTRAS.items():
-        lacking = ", ".join(name for name in modules if not is_installed(name))
-        yield "-" if lacking else "ok", f"extra [{extra}]", f"not installed ({lacking})" if lacking else "installed"
-    cpus = allowed_cpus()
-    yield "ok", "CPUs", f"{len(cpus)} ({format_cpu_list(cpus)}) on {len(cores_of(cpus))} cores"
-    sbatch = shutil.which("sbatch")
-    yield "ok" if sbatch else "-", "SLURM", sbatch or "no sbatch on PATH: runs train on this machine"
-    for kind, (module, name) in _PICTURES.items():
-        if not is_installed(module):
-            yield "-", kind, "not installed"
-        elif fault := _fault_of(_DRAW.format(name=name), "-1"):
-            yield "LACKS", kind, f"draws nothing: {fault}"
+        check_packages(findings, None)
+        for extra, modules in _EXTRAS.items():
+            lacking = ", ".join(name for name in modules if not is_installed(name))
+            findings.fact("extras", f"[{extra}] lacks {lacking}" if lacking else f"[{extra}] is installed")
+        cpus, gpus = allowed_cpus(), usable_gpus(os.environ)
+        findings.fact("CPUs", f"{len(cpus)} ({format_cpu_list(cpus)}) on {len(cores_of(cpus))} cores")
+        findings.fact("SLURM", shutil.which("sbatch") or "no sbatch on PATH: runs train on this machine")
+        for kind, (module, name) in _PICTURES.items():
+            if not is_installed(module):
+                findings.fact(kind, "not installed")
+            elif fault := _fault_of(_DRAW.format(name=name), "-1"):
+                findings.error(kind, f"draws nothing: {fault}")
+            else:
+                findings.fact(kind, "draws without a screen")
+        if gpus and _fault_of(_SEES_A_GPU, gpus[0]):
+            findings.note("GPU", f"{len(gpus)}, but TensorFlow can use none: install the extra [gpu] to train on one")
         else:
-            yield "ok", kind, "draws without a screen"
-    if not (names := usable_gpus(os.environ)):
-        yield "-", "GPU", "none: trainers use CPUs"
-    elif _fault_of(_SEES_A_GPU, names[0]):
-        yield "-", "GPU", f"{len(names)}, but TensorFlow can use none: install the extra [gpu] to train on one"
-    else:
-        yield "ok", "GPU", f"{len(names)}: SAC_TRAIN_GPUS=1 uses one"
+            findings.fact("GPU", f"{len(gpus)}: SAC_TRAIN_GPUS=1 uses one" if gpus else "none: trainers use CPUs")
+    print(findings.report())
+    return EXIT_FAILED if findings.errors else EXIT_DONE
 
 
 def _fault_of(code: str, gpu: str) -> str:

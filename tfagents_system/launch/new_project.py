@@ -93,13 +93,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _files_of_example(example: str, name: str) -> dict[str, str]:
     """Those of an example; its modules import the copied ones, and its run is named `name`."""
     paths = sorted(path for path in (_EXAMPLES / example).iterdir() if path.is_file() and path.name != "__init__.py")
-    files = {path.name: path.read_text(encoding="utf-8") for path in paths}
-    modules = {name: text for name, text in files.items() if name.endswith(".py")}
-    files |= {
-        name: text.replace(f"from tfagents_system.examples.{example}.", "from ") for name, text in modules.items()
+    package, run = f"from tfagents_system.examples.{example}.", "SAC_EXP_NAME:={}}}"
+    return {
+        path.name: path.read_text(encoding="utf-8")
+        .replace(package, "from ")
+        .replace(run.format(example), run.format(name))
+        for path in paths
     }
-    files["vars.sh"] = files["vars.sh"].replace(f"SAC_EXP_NAME:={example}}}", f"SAC_EXP_NAME:={name}}}")
-    return files
 
 
 def _files_for(environment: str, name: str) -> dict[str, str]:

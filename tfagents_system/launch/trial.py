@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, ProcessSettings, build_timeout_secs
 from tfagents_system.envs.faults import EnvironmentFault, describe_error
 from tfagents_system.errors import UserError, shown
-from tfagents_system.launch import costs, forks, machine_checks
+from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.machine.claims import EVAL, EXPERT
 from tfagents_system.report.long_work import LongWork
@@ -56,7 +56,6 @@ from tfagents_system.settings.variables import NETWORKS
 from tfagents_system.train_params_base import TrainParamsBase
 
 if TYPE_CHECKING:
-    from tfagents_system.experience.data_sets import Conversion
     from tfagents_system.launch.environment_checks import Outcome
     from tfagents_system.launch.prepare import Preparation
     from tfagents_system.transport.segments import Layout
@@ -132,12 +131,11 @@ def run_trial(
     if plan is not None:  # Updates are measured with the trainer's threads.
         threads = plan.thread_environ(TRAINER).items()
         environ = {**environ, **{name: count for name, count in threads if name.startswith("TF_")}}
-    watch = _Watch(float(start.values.get("step_timeout_secs", DEFAULT_STEP_TIMEOUT_SECS)), start.copy, work)
+    watch = _Watch(start, work)
     try:
-        inspection = forks.call(lambda tell: Inspector(start, tell).run(render, plan), "sac_check", environ, watch)
+        return forks.call(lambda tell: Inspector(start, tell).run(render, plan), "sac_check", environ, watch)
     except forks.CallDiedError as error:
-        return watch.ended_early(None if watch.is_hung else str(error))
-    return inspection
+        return watch.ended_early(str(error))
 
 
 def _can_be_read(values: Mapping[str, Any]) -> bool:
@@ -152,51 +150,50 @@ def _can_be_read(values: Mapping[str, Any]) -> bool:
 
 
 class _Watch:
-    """Whether a trial's current activity takes too long.
+    """Whether a trial's current activity takes too long: a step or a reset may take less than all else, as in workers.
 
     Args:
-      step_timeout_secs: Limit of a step or a reset; all else may take longer, as in workers.
-      copy: The temporary copy of the params' folder, whose name means nothing to the user.
+      start: Its variables have the limit of a step, and its copy of the params' folder a name that users don't know.
       work: Is told what the trial does.
     """
 
-    def __init__(self, step_timeout_secs: float, copy: Path | None, work: LongWork) -> None:
-        self._step_timeout_secs, self._copy, self._work = step_timeout_secs, copy, work
-        self._inspection: Inspection | None = None
-        self._since = time.monotonic()
+    def __init__(self, start: Preparation, work: LongWork) -> None:
+        self._step_secs = float(start.values.get("step_timeout_secs", DEFAULT_STEP_TIMEOUT_SECS))
+        self._copy, self._work = start.copy, work
+        self._inspection, self._since = Inspection(), time.monotonic()
         self.is_hung = False
 
     def __call__(self, inspection: Inspection | None) -> bool:
         self._work.look()
-        if inspection is not self._inspection:
-            assert inspection is not None
+        if inspection is not None and inspection is not self._inspection:
             self._inspection, self._since = inspection, time.monotonic()
             self._work.doing = inspection.doing.replace(f"{self._copy}/", "")
-        elif inspection and inspection.doing:
-            self.is_hung = time.monotonic() - self._since >= self._limit_secs(inspection.doing)
+        elif self._inspection.doing:
+            self.is_hung = time.monotonic() - self._since >= self._limit_secs
         return self.is_hung
 
-    def _limit_secs(self, doing: str) -> float:
-        return self._step_timeout_secs if _is_step(doing) else build_timeout_secs(self._step_timeout_secs)
+    @property
+    def _is_step(self) -> bool:
+        return "step()" in self._inspection.doing or "reset()" in self._inspection.doing
 
-    def ended_early(self, died_with: str | None) -> Inspection:
-        """The findings before the user's code ended the process, or hung (None), and the finding that it did."""
-        inspection = self._inspection or Inspection()
+    @property
+    def _limit_secs(self) -> float:
+        return self._step_secs if self._is_step else build_timeout_secs(self._step_secs)
+
+    def ended_early(self, died_with: str) -> Inspection:
+        """The findings before the user's code ended the process, or hung, and the finding that it did."""
+        inspection = self._inspection
         doing = inspection.doing or "the check of params and environment"
-        if died_with is not None:
+        if not self.is_hung:
             fault = f"the process died with {died_with} in {doing}: see above, and correct it"
         else:
-            fault = f"{doing} has not returned for {self._limit_secs(doing):g} s: correct it"
-            fault += ", or raise SAC_STEP_TIMEOUT_SECS" if _is_step(doing) else ""
+            fault = f"{doing} has not returned for {self._limit_secs:g} s: correct it"
+            fault += ", or raise SAC_STEP_TIMEOUT_SECS" if self._is_step else ""
         if doing == "rendering":
             inspection.findings.note("rendering", f"{fault}; training needs no pictures")
         else:
             inspection.findings.error(PARAMS if inspection.num_iter is None else "environment", fault)
         return inspection
-
-
-def _is_step(doing: str) -> bool:
-    return "step()" in doing or "reset()" in doing
 
 
 class Inspector:
@@ -232,18 +229,16 @@ class Inspector:
         config = self._load_config() if CONFIG in self._values else None
         if PARAMS not in self._values:
             return None
-        path, origin = self._choose(PARAMS), self._origin()
+        path, origin, params = self._choose(PARAMS), self._origin(), None
         self._enter(f"importing {origin}")
-        params = None
         with self._findings.catching(PARAMS):
             if config is None:
                 load_params_class(path, origin)
                 return None
             params = self._load_params(path, origin, config)
-            findings = params_check.check_params(params)
+            self._findings.error(PARAMS, *params_check.check_params(params))
             if self._values.get("deterministic"):
-                findings += params_check.check_deterministic(params)
-            self._findings.error(PARAMS, *findings)
+                self._findings.error(PARAMS, *params_check.check_deterministic(params))
             if not self._has_wrong(PARAMS):
                 self._findings.fact(PARAMS, f"{path}: {_in_words(params)}")
                 self._findings.note(PARAMS, *params_check.advice(params))
@@ -266,21 +261,22 @@ class Inspector:
 
     def _load_params(self, path: Path, origin: Path, config: dict[str, Any]) -> TrainParamsBase:
         """The params with all overrides that are possible, and with the run's defaults; tells of the others."""
-        compute_config, process = compute_config_of({"seed": 0, **self._values}), ProcessSettings.of(self._values)
-        impossible: list[str] = []
-
-        def load(attributes: Mapping[str, Any]) -> TrainParamsBase:
-            how: dict[str, Any] = {"origin": origin, "compute_config": compute_config, "process": process}
-            return load_params(path, config, **how, attributes=attributes, findings=impossible)
-
-        attributes = self._start.overrides.params
-        params = load(attributes)
+        attributes, impossible = self._start.overrides.params, list[str]()
+        load = functools.partial(
+            load_params,
+            path,
+            origin=origin,
+            compute_config=compute_config_of({"seed": 0, **self._values}),
+            process=ProcessSettings.of(self._values),
+            findings=impossible,
+        )
+        params = load(config, attributes=attributes)
         self._findings.error(PARAMS, *impossible)
         horizon = self._horizon_of(params, config)
         if not params_check.check_params(params):
             self._inspection.defaults = self._defaults(params) | horizon
         defaults = Overrides(defaults=self._inspection.defaults).attributes
-        return load(defaults | attributes) if self._inspection.defaults else params
+        return load(config, attributes=defaults | attributes) if self._inspection.defaults else params
 
     def _horizon_of(self, params: TrainParamsBase, config: dict[str, Any]) -> dict[str, int]:
         """The `horizon` of a configuration without one, which gets it: the environment's own time limit."""
@@ -364,20 +360,19 @@ class Inspector:
         values, start, inspection, findings = self._values, self._start, self._inspection, self._findings
         outcome = EnvironmentTrial(
             params,
-            int(values.get("seed", 0)),
+            values.get("seed", 0),
             findings,
             self._enter,
             render=render,
             plan=plan,
-            envs_per_worker=int(values.get("envs_per_worker") or 1),
+            envs_per_worker=values.get("envs_per_worker") or 1,
             deterministic=bool(values.get("deterministic")),
             has_workers="server" in values or machine_checks.workers_here(values) > 0,  # Those that join are workers.
         ).run()
         if outcome is None:
             return
-        with tempfile.TemporaryDirectory() as folder:
-            save_specs(file := Path(folder) / "specs.pbtxt", *outcome.specs)
-            inspection.specs = file.read_bytes()
+        save_specs(specs := RunPaths(start.temporary).specs, *outcome.specs)
+        inspection.specs = specs.read_bytes()
         inspection.imported = self._imported()
         check_saved_expert(values, *outcome.specs[:2], findings, self._enter)
         if start.run_before is not None and "server" not in values:
@@ -392,12 +387,10 @@ class Inspector:
         if self._has_wrong(PARAMS):
             return
         if start.taken is not None:
-            check_taken(start.taken, params, outcome, inspection.specs, findings)
+            check_taken(start.taken, params, outcome, specs, findings)
         if start.has_replay_server and has_prior_data(params) and not run_directory.has_begun(start.run_before):
             self._enter("reading prior_data")
-            inspection.prior_data = make_prior_data(
-                params, inspection.specs, start.temporary, self._folders(), findings
-            )
+            inspection.prior_data = make_prior_data(params, specs, self._folders(), findings)
         if start.paths is not None and not self._has_wrong(CONFIG):
             self._check_sizes(start.paths, params, outcome, max(0, outcome.resident_bytes - bytes_before))
 
@@ -410,6 +403,7 @@ class Inspector:
 
     def _check_sizes(self, paths: RunPaths, params: TrainParamsBase, outcome: Outcome, own_bytes: int) -> None:
         """Checks memory and disk."""
+        from tfagents_system.launch import costs
         from tfagents_system.replay.ring import ring_bytes
 
         values, findings, run = self._values, self._findings, self._start.run_before
@@ -477,7 +471,8 @@ def prior_sources(prior_data: Any, folders: Sequence[Path]) -> list[str]:
     from tfagents_system.experience import data_sets
 
     sources, findings = list[str](), list[str]()
-    for source in _texts(prior_data):
+    given = [prior_data] if isinstance(prior_data, str | os.PathLike) else prior_data or ()
+    for source in map(str, given):
         if source.startswith(data_sets.MINARI):
             try:
                 data_sets.check_is_here(source)
@@ -499,56 +494,39 @@ def prior_sources(prior_data: Any, folders: Sequence[Path]) -> list[str]:
     return sources
 
 
-def make_prior_data(
-    params: TrainParamsBase, specs: bytes, folder: Path, folders: Sequence[Path], findings: Findings
-) -> Path | None:
-    """Makes the ring of a run that begins, in a folder below `folder`; None if something is wrong.
+def make_prior_data(params: TrainParamsBase, specs: Path, folders: Sequence[Path], findings: Findings) -> Path | None:
+    """Makes the ring of a run that begins, beside its specs file; None if something is wrong.
 
     Args:
-      specs: The content of the run's specs file.
+      specs: The run's specs file.
       folders: As of `prior_sources`.
     """
+    from tfagents_system.experience.data_sets import Conversion
     from tfagents_system.experience.transfer import make_prior_ring
 
-    ring = folder / "prior_data"
+    ring, length = specs.parent / "prior_data", params.sample_form_ctor().sequence_length
     with findings.catching(PRIOR):
-        sources = prior_sources(params.prior_data, folders)
-        conversion, length = _conversion(params, specs), params.sample_form_ctor().sequence_length
+        sources, conversion = prior_sources(params.prior_data, folders), Conversion.of(params, specs)
         try:
             made = make_prior_ring(
                 sources, ring, conversion, lambda note: findings.note(PRIOR, note), length, params.frame_stack
             )
-            findings.fact(PRIOR, made)
-            return ring
         except OSError as error:
-            raise UserError(f"the ring of prior_data can't be written to {folder} ({error.strerror})") from None
+            raise UserError(f"the ring of prior_data can't be written to {ring} ({error.strerror})") from None
+        findings.fact(PRIOR, made)
+        return ring
     return None
-
-
-def _texts(prior_data: Any) -> list[str]:
-    """`prior_data`, as it was given."""
-    sources = [prior_data] if isinstance(prior_data, str | os.PathLike) else prior_data or ()
-    return [str(source) for source in sources]
-
-
-def _conversion(params: TrainParamsBase, specs: bytes) -> Conversion:
-    from tfagents_system.experience.data_sets import Conversion
-
-    with tempfile.NamedTemporaryFile(suffix=".pbtxt") as file:
-        file.write(specs)
-        file.flush()
-        return Conversion.of(params, Path(file.name))
 
 
 # Another run (SAC_FROM).
 
 
-def check_taken(taken: Taken, params: TrainParamsBase, outcome: Any, specs: bytes, findings: Findings) -> None:
+def check_taken(taken: Taken, params: TrainParamsBase, outcome: Outcome, specs: Path, findings: Findings) -> None:
     """Compares agent, actions and experience of the other run with this one's.
 
     Args:
       outcome: Of the trial. Its agent, which stays as it is, is None where it could not be built.
-      specs: The content of the run's specs file.
+      specs: The run's specs file.
     """
     if taken.agent is not None and outcome.agent is not None:
         with findings.catching(ANOTHER_RUN):
@@ -608,11 +586,12 @@ def _compare_actions(taken: Taken, run_specs: tuple[Any, Any, Any], findings: Fi
     findings.note(ANOTHER_RUN, f"{words}: the agent begins with other actions than it has learned")
 
 
-def _compare_rows(taken: Taken, params: TrainParamsBase, specs: bytes, findings: Findings) -> None:
+def _compare_rows(taken: Taken, params: TrainParamsBase, specs: Path, findings: Findings) -> None:
+    from tfagents_system.experience.data_sets import Conversion
     from tfagents_system.replay.ring import ring_rows
     from tfagents_system.replay.stored_ring import StoredRing, differences
 
-    layout, stored = _conversion(params, specs).layout, StoredRing(Path(taken.run))
+    layout, stored = Conversion.of(params, specs).layout, StoredRing(Path(taken.run))
     if lines := differences(layout, stored.layout):
         raise UserError(
             f"SAC_FROM={taken.source} holds other experience than this run collects: {'; '.join(lines)}. Give a run of "
@@ -680,17 +659,14 @@ def check_kinds_of_workers(
                 )
     if not is_kept(integer_from(0), params.num_eval_episodes) or params.num_eval_episodes:
         return
-    if count := values.get("eval_workers"):
+    evaluators = f"SAC_EVAL_WORKERS={values['eval_workers']}" if values.get("eval_workers") else ""
+    if values.get("worker_role") == EVAL:
+        evaluators = f"SAC_WORKER_ROLE={EVAL}"
+    if evaluators:
         findings.error(
-            "params",
-            f"SAC_EVAL_WORKERS={count} does not work with num_eval_episodes=0, nothing is evaluated: set "
-            "SAC_EVAL_WORKERS=0 (with --set where the run has begun with it), or num_eval_episodes to at least 1",
-        )
-    elif values.get("worker_role") == EVAL:
-        findings.error(
-            "params",
-            "workers of kind eval have nothing to do in a run with num_eval_episodes=0: choose another kind, or "
-            "continue the run with --set num_eval_episodes=10",
+            PARAMS,
+            f"{evaluators} does not work with num_eval_episodes=0, nothing is evaluated: leave it out (in a begun run "
+            "with --set SAC_EVAL_WORKERS=0), or set num_eval_episodes to at least 1 (--set num_eval_episodes=10)",
         )
 
 

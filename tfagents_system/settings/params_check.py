@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -120,7 +121,7 @@ def resolved_attributes(params: TrainParamsBase) -> dict[str, Any]:
     described = described_by(TrainParamsBase)
     known = {name: value(params, name) for name in sorted(described)}
     known |= {
-        name: Schedule.of(known[name]).to_json()
+        name: dataclasses.asdict(Schedule.of(known[name]))
         for name, attribute in described.items()
         if attribute.takes_schedule and is_schedule(known[name])
     }
