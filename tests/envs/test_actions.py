@@ -85,17 +85,13 @@ def test_each_number_plays_its_action_exactly(space: Any, rows: list[Any]) -> No
     assert [np.asarray(action).tolist() for action in inner.got] == rows
     assert [int(env.actions.to_agent(np.ravel(row))) for row in rows] == list(range(len(rows)))
     assert [int(env.actions.to_agent(np.asarray(row))) for row in rows] == list(range(len(rows)))
-
-
-@pytest.mark.parametrize(("space", "rows"), KINDS.values(), ids=KINDS)
-def test_lanes_play_them_exactly(space: Any, rows: list[Any]) -> None:
-    own = [GymnasiumTold(space) for _ in rows]
-    waiting = iter(own)
-    env = TrainingEnvironment(gymnasium.vector.SyncVectorEnv([lambda: next(waiting)] * len(own)), 100)
-    columns = env.new_columns()
-    env.reset_lanes(columns)
-    env.step_lanes([np.arange(len(rows), dtype=np.int32)], columns)
-    assert [np.asarray(lane.got[0]).tolist() for lane in own] == rows
+    lanes = [GymnasiumTold(space) for _ in rows]
+    waiting = iter(lanes)
+    vector = TrainingEnvironment(gymnasium.vector.SyncVectorEnv([lambda: next(waiting)] * len(lanes)), 100)
+    columns = vector.new_columns()
+    vector.reset_lanes(columns)
+    vector.step_lanes([np.arange(len(rows), dtype=np.int32)], columns)
+    assert [np.asarray(lane.got[0]).tolist() for lane in lanes] == rows
 
 
 def test_of_gym_and_of_tf_agents() -> None:

@@ -34,12 +34,6 @@ def test_values_by_iteration() -> None:
     assert Curriculum.from_config({"horizon": 10}).values_at(1000, is_eval=False) == {}
 
 
-def test_example_of_the_documentation() -> None:
-    curriculum = build(mass={"iters": [0, 20000, 30000, 40000, 50000], "range": [0.0, 10.0]})
-    values = [curriculum.values_at(i, is_eval=False)["mass"] for i in (0, 20000, 30000, 40000, 50000)]
-    assert values == [0.0, 2.5, 5.0, 7.5, 10.0]
-
-
 def test_the_ends_of_the_ranges_each_once() -> None:
     curriculum = build(mass={"iters": [0], "range": [1, 2]}, friction={"iters": [5, 7, 9], "range": [0.1, 0.3]})
     assert curriculum.end_values() == [("mass", 1), ("friction", 0.1), ("friction", 0.3)]

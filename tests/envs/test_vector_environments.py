@@ -246,10 +246,10 @@ class Bare(VectorEnv):
 def test_what_can_not_be_told_apart_is_refused_with_its_remedy() -> None:
     with pytest.raises(UserError, match=r"autoreset mode can't be told .* is None\): set it to a gymnasium.vector"):
         TrainingEnvironment(Bare(None), 5)
-    alone = batched_py_environment.BatchedPyEnvironment([NumberedEnv(0, 2)], multithreading=False)
-    alone._envs = []
-    with pytest.raises(UserError, match="no lanes in its `envs` that can be reset one by one: return a BatchedPy"):
-        TrainingEnvironment(alone, 5)
+    parallel = batched_py_environment.BatchedPyEnvironment([NumberedEnv(0, 2)], multithreading=False)
+    parallel._envs = [object()]  # As ParallelPyEnvironment's, which stand for processes.
+    with pytest.raises(UserError, match="no lanes of this process in its `envs`: return a BatchedPyEnvironment"):
+        TrainingEnvironment(parallel, 5)
     lost = Driven(Bare("SameStep"))
     lost.reset()
     lost.step()

@@ -13,9 +13,8 @@ Lanes of PyEnvironments are reset here, too.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tree
@@ -90,14 +89,15 @@ class PyBackend(Backend):
         step_type = int(time_step.step_type)
         if step_type == _FIRST:
             raise RuntimeError("step() returned the FIRST time step of another episode: the last one has no end")
-        info = self._info()
+        info = self.info()
         is_last, discount = step_type == _LAST, float(time_step.discount)
         if is_last and info.get(TRUNCATED, False):
             discount = self._discount  # GymWrapper returns 0 at every end of an episode.
         self._discount = discount
         return time_step.observation, time_step.reward, discount, is_last, info
 
-    def _info(self) -> Mapping[str, Any]:
+    def info(self) -> Mapping[str, Any]:
+        """Of the last step; empty where the environment has none."""
         try:
             info = self.user_env.get_info()
         except NotImplementedError:
@@ -130,8 +130,7 @@ def _action_spaces(env: py_environment.PyEnvironment) -> Any:
 # Several lanes.
 
 
-@dataclasses.dataclass
-class LanesStep:
+class LanesStep(NamedTuple):
     """One step of all lanes, with observations as the library returns them.
 
     Attributes:
@@ -139,33 +138,20 @@ class LanesStep:
       reward: `[N]`.
       discount: `[N]` float32.
       is_last: `[N]` bool: the lane's episode has ended with this step.
-      info: What the environment says beside, by key: arrays `[N]`, with a mask under `_key` where not all have it.
+      infos: Of StepNews: without those of resets.
       began: `[N]` bool: lanes whose next episode has begun by itself; None: none of them.
-      last: The last observations of lanes that began the next episode at once; the others in `began` made no step.
-      last_info: The infos of those lanes' last steps; None: `info` has them.
+      resting: `[N]` bool: those of them that made no step, since their last episode had ended before; None: none.
+      last: The last observations of the others.
     """
 
     observation: Any
     reward: np.ndarray
     discount: np.ndarray
     is_last: np.ndarray
-    info: Mapping[str, Any]
+    infos: Sequence[tuple[Mapping[str, Any], np.ndarray | None]] = ()
     began: np.ndarray | None = None
-    last: Mapping[int, Any] = dataclasses.field(default_factory=dict)
-    last_info: Mapping[str, Any] | None = None
-
-    @property
-    def resting(self) -> np.ndarray | None:
-        """`[N]` bool: lanes that made no step, since their last episode had ended; None: all made one."""
-        return None if self.last else self.began
-
-    def infos(self) -> list[tuple[Mapping[str, Any], np.ndarray | None]]:
-        """The infos of steps, without those of resets, and which lanes they are about; None: all."""
-        if not self.info:
-            return []
-        if self.last_info is not None:
-            return [(self.info, ~self.is_last), (self.last_info, self.is_last)]
-        return [(self.info, None if self.resting is None else ~self.resting)]
+    resting: np.ndarray | None = None
+    last: Mapping[int, Any] = {}
 
 
 class VectorBackend(Backend):
@@ -219,21 +205,24 @@ class VectorBackend(Backend):
         observation, reward, terminated, truncated, info = self.user_env.step(action)
         is_last = np.logical_or(np.asarray(terminated), np.asarray(truncated))
         discount = np.subtract(1.0, np.asarray(terminated), dtype=np.float32)
-        step = LanesStep(observation, np.asarray(reward), discount, is_last, info or {})
+        infos: list[tuple[Mapping[str, Any], np.ndarray | None]] = [(info, None)] if info else []
+        began = resting = None
+        last: dict[int, Any] = {}
         if self._mode == NEXT_STEP and self._ended.any():
-            step.began = self._ended
-        self._ended = is_last
-        if self._mode == SAME_STEP and is_last.any():
-            last = info.get("final_obs")
-            if last is None:
+            began = resting = self._ended
+            infos = [(info, ~resting)] if info else []
+        elif self._mode == SAME_STEP and is_last.any():
+            if (final := info.get("final_obs")) is None:
                 raise KeyError(
                     "a lane has ended, and info has no final_obs: its last observation is lost. Return it there, or "
                     "use another autoreset mode"
                 )
-            step.began = is_last
-            step.last = {lane: _of_lane(last, lane) for lane in np.flatnonzero(is_last).tolist()}
-            step.last_info = info.get("final_info")
-        return step
+            began = is_last
+            last = {lane: _of_lane(final, lane) for lane in np.flatnonzero(is_last).tolist()}
+            if (final_info := info.get("final_info")) is not None:  # Else `info` has what it says of all lanes.
+                infos = [(info, ~is_last), (final_info, is_last)]
+        self._ended = is_last
+        return LanesStep(observation, np.asarray(reward), discount, is_last, infos, began, resting, last)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         layers = list(self.layers())
@@ -292,24 +281,28 @@ def _set_in_processes(env: Any, state: Mapping[str, Any]) -> None:
 
 
 class PyLanesBackend(Backend):
-    """TF-Agents' BatchedPyEnvironment, or ParallelPyEnvironment with a process for each lane.
+    """TF-Agents' BatchedPyEnvironment.
+
+    ParallelPyEnvironment, whose lanes have a process each, is refused: it forks a process that runs TensorFlow, and
+    waits for ever for a lane that hangs.
 
     Raises:
-      UserError: Its lanes can't be reset one by one, or SAC can't use its spaces.
+      UserError: Its lanes are not here, or SAC can't use its spaces.
     """
 
     is_vector = True
 
     def __init__(self, env: py_environment.PyEnvironment, seed: int | None) -> None:
-        self.user_env = env
-        # With `_flatten`, lanes in processes take and return flattened nests.
-        self._lanes = [] if getattr(env, "_flatten", False) else list(getattr(env, "envs", []))
-        if not self._lanes:
+        lanes = list(getattr(env, "envs", []))
+        if not lanes or not all(isinstance(lane, py_environment.PyEnvironment) for lane in lanes):
             raise UserError(
-                f"the batched environment {env!r} has no lanes in its `envs` that can be reset one by one: return a "
-                "BatchedPyEnvironment, a ParallelPyEnvironment (flatten=False), or a vector environment of Gymnasium"
+                f"the batched environment {env!r} has no lanes of this process in its `envs`: return a "
+                "BatchedPyEnvironment, a vector environment of Gymnasium, or a single environment with a larger "
+                "SAC_NUM_COLLECT_WORKERS"
             )
-        self.num_lanes = len(self._lanes)
+        self.user_env = env
+        self._lanes = [PyBackend(lane, None) for lane in lanes]
+        self.num_lanes = len(lanes)
         self.observation_spaces = spaces_of_array_specs(env.observation_spec())
         self.action_spaces = spaces_of_array_specs(env.action_spec())
         self._discount = np.ones(self.num_lanes, np.float32)  # Of the last step.
@@ -318,11 +311,7 @@ class PyLanesBackend(Backend):
 
     def reseed(self, seed: int) -> None:
         for number, lane in enumerate(self._lanes):
-            if _is_here(lane):
-                PyBackend(lane, seed + number)
-            else:
-                with contextlib.suppress(Exception):  # It got its seed from `env_ctor`, or needs none.
-                    lane.call("seed", seed + number)()
+            lane.reseed(seed + number)
 
     def reset(self) -> Any:
         self._discount[:] = 1.0
@@ -330,7 +319,7 @@ class PyLanesBackend(Backend):
 
     def reset_lanes(self, mask: np.ndarray) -> dict[int, Any]:
         self._discount[mask] = 1.0
-        return {lane: self._lanes[lane].reset().observation for lane in np.flatnonzero(mask).tolist()}
+        return {lane: self._lanes[lane].reset() for lane in np.flatnonzero(mask).tolist()}
 
     def step(self, action: Any) -> LanesStep:
         time_step = self.user_env.step(action)
@@ -340,33 +329,17 @@ class PyLanesBackend(Backend):
         is_last = step_type == _LAST
         discount = np.array(time_step.discount, np.float32)
         for lane in np.flatnonzero(is_last & (discount == 0.0)):
-            if self._is_truncated(lane):
+            if self._lanes[lane].info().get(TRUNCATED, False):
                 discount[lane] = self._discount[lane]  # GymWrapper returns 0 at every end of an episode.
         self._discount = discount.copy()
-        return LanesStep(time_step.observation, np.asarray(time_step.reward), discount, is_last, {})
-
-    def _is_truncated(self, lane: int) -> bool:
-        env = self._lanes[lane]
-        try:
-            info = env.get_info() if _is_here(env) else env.call("get_info")()
-        except Exception:  # NotImplementedError; a process that an environment runs in raises another one for it.
-            return False
-        return isinstance(info, Mapping) and bool(info.get(TRUNCATED, False))
+        return LanesStep(time_step.observation, np.asarray(time_step.reward), discount, is_last)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         for lane in self._lanes:
-            if _is_here(lane):
-                PyBackend(lane, None).set_state(state)
-            else:
-                lane.call("set_state", dict(state))()
+            lane.set_state(state)
 
     def render(self) -> Any:
         return self.user_env.render("rgb_array")[0]
 
     def layers(self) -> Iterator[Any]:
         yield self.user_env
-
-
-def _is_here(lane: Any) -> bool:
-    """Whether a lane runs in this process, rather than in one of ParallelPyEnvironment's."""
-    return isinstance(lane, py_environment.PyEnvironment)

@@ -131,7 +131,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
       episodes_ended: Episodes completed since it was built, of all lanes.
       evaluation_episode: Which of an evaluation's episodes the next one is, of which a single environment is told if it
         has `set_evaluation_episode(number)`; None: it is of no evaluation.
-      begins_episodes: A lane's next episode begins by itself: see StepNews.began.
+      begins_episodes: Of a vector environment's lanes: the next episode begins by itself, see StepNews.began.
 
     Raises:
       UserError: It is not an environment, or SAC can't be trained on it.
@@ -379,7 +379,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         ended = np.flatnonzero(is_over).tolist()
         self.episodes_ended += len(ended)
         self._episodes += len(ended)
-        return StepNews(ended, step.infos(), began, self._first, first_potential)
+        return StepNews(ended, step.infos, began, self._first, first_potential)
 
     def _begin_episodes(self, waits: np.ndarray) -> None:
         """Begins the next episodes of lanes that are over, where the environment does not."""
