@@ -34,8 +34,8 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(MY_ENVS.splitlines(), 1) if text in line)
 
 
-def test_an_exception_names_the_users_line_and_the_process_goes_on(each_user: Folder) -> None:
-    env = each_user.make(does="raise")
+def test_an_exception_names_the_users_line_and_the_process_goes_on(user: Folder) -> None:
+    env = user.make(does="raise")
     line = line_of('raise ZeroDivisionError("the motor is off")')
     assert str(fault_of(env)) == (
         "worker 3: environment 1 failed in step 3 of episode 1: "
