@@ -292,8 +292,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def workers_in(folder: Path, stop: StopFlag, program: str, run: RunPaths | None = None) -> Supervisor:
     spec = {"exp_dir": str(folder), "roles": {"worker": program}, "workers": 2, "max_restarts": 1}
     variables = dataclasses.replace(variables_of(spec), reverb_cpus=0, train_cpus=0)
-    counts = {"reverb_cpus": 0, "train_cpus": 0, "num_collect_workers": 2, "collect_worker_cpus": 1}
-    plan, starter = plan_cpus(**counts, cores=flat([0]), share=True), ProgramStarter(command_of(spec))
+    plan = plan_cpus(
+        reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=1, cores=flat([0]), share=True
+    )
+    starter = ProgramStarter(command_of(spec))
     rules = functools.partial(join.JoinRules, target=Target("node7:8443", Path("/credentials"), None, run))
     return Supervisor(variables, plan, Claims(), 0, stop, starter, rules, step_secs=0.02)
 

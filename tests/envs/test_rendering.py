@@ -80,7 +80,7 @@ def test_egl_comes_before_osmesa_unless_the_user_has_set_one(
         (np.full((2, 2, 4), 9, np.int64), 9),
         (np.full((2, 2, 3), 1.0), 255),
         ([np.zeros((2, 2, 3)), np.full((2, 2, 3), 5, np.uint8)], 5),
-        *((picture, None) for picture in (None, "text", [], np.zeros((0, 0, 3)), np.zeros(5))),
+        *((picture, None) for picture in [None, "text", list[Any](), np.zeros((0, 0, 3)), np.zeros(5)]),
     ],
 )
 def test_pictures_become_rgb_bytes(picture: Any, expected: int | None) -> None:

@@ -155,7 +155,7 @@ def test_integers_beyond_those_of_the_environment_are_refused(tmp_path: Path, fi
     pixels = np.full((5, 4, 4, 1), 255, np.uint16)
     place = np.zeros((5, 2))
     seen = {"observations/arm": np.zeros((5, 3)), "observations/camera": pixels, "observations/place": place}
-    data = ENDS | seen | {"actions": place}
+    data: dict[str, Any] = ENDS | seen | {"actions": place}
     np.savez(tmp_path / "data.npz", **data)
     stored, _, _ = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
     camera = next(episodes_of(stored)).observation[1]

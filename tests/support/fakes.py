@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gym
@@ -174,8 +175,8 @@ class DictEnv(gymnasium.Env):
 class FakeParams(TrainParamsBase):
     """TrainParams around a CounterEnv, small enough to train for a moment."""
 
-    actor_fc_layer_params = (16,)
-    critic_joint_fc_layer_params = (16,)
+    actor_fc_layer_params: Sequence[int] = (16,)
+    critic_joint_fc_layer_params: Sequence[int] = (16,)
     num_iter = 4
     updates_per_iter = 8
     batch_size = 8

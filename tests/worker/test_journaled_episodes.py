@@ -101,7 +101,7 @@ def acting(name):
     agent = make_worker_agent(params, policy_time_step_spec(params, observation), action)
     layout = run_layout(params, observation, action)
     if name == "all columns":
-        layout = dataclasses.replace(layout, **{name: OPTIONAL_COLUMNS[name] for name in ("potential", "episode")})
+        layout = dataclasses.replace(layout, episode=OPTIONAL_COLUMNS["episode"])
     return agent, layout
 
 

@@ -357,7 +357,7 @@ class ScheduledValues:
     def __init__(self, params: TrainParamsBase, agent: Any) -> None:
         self._variables: dict[str, tf.Variable] = dict(getattr(agent, "scheduled", None) or {})
         self._values = {name: Schedule.of(_attribute(params, name)) for name in self._variables}
-        attributes = {name: getattr(params, name, None) for name in [*_schedules(), *self._variables]}
+        attributes: dict[str, Any] = {name: getattr(params, name, None) for name in [*_schedules(), *self._variables]}
         self._changing = {name: Schedule.of(value) for name, value in attributes.items() if is_schedule(value)}
 
     def assign(self, env_steps: int, train_steps: int, iteration: int) -> None:

@@ -620,7 +620,8 @@ def join(preparation: JoinPreparation, folder: Path, claims: Claims, stop: StopF
         print(f"{now} joining the run at {target.server} from {paths.exp_dir}", flush=True)
         print(plan.table(), flush=True)
         rules = functools.partial(JoinRules, target=target)
-        return Supervisor(variables, plan, claims, 0, stop, starter, rules, lock=lock).run()
+        code = Supervisor(variables, plan, claims, 0, stop, starter, rules, lock=lock).run()
+    return code
 
 
 # The program.

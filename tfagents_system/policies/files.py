@@ -252,7 +252,7 @@ def misfits(policy: py_policy.PyPolicy, observation_spec: Any, action_spec: Any)
         if not hasattr(own, "minimum"):
             continue
         bounds = [[np.broadcast_to(bound, own.shape) for bound in (spec.minimum, spec.maximum)] for spec in (own, its)]
-        if not np.allclose(*bounds):
+        if not np.allclose(bounds[0], bounds[1]):
             (low, high), (least, most) = [[short_text(bound) for bound in pair] for pair in bounds]
             findings.append(
                 f"the policy gives actions from {low} to {high}, but this environment takes them from {least} to {most}"
