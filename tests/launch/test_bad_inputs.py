@@ -166,7 +166,7 @@ BAD: dict[str, Bad] = {
         "raises KeyError: 'gravity' (params.py, line 32)",
         "correct it",
     ),
-    "constructor without super": attribute("__init__ = lambda self, config: 0", "call super().__init__", "add that"),
+    "constructor without super": attribute("__init__ = lambda self, config: None", "call super().__init__", "add that"),
     "misspelt attribute": attribute("batchsize = 3", "batchsize is not known: batch_size is meant"),
     "another library's name": attribute("gamma = 0.9", "gamma=0.9 is a setting of", "SBX", ": set discount"),
     "misspelt hook": attribute("actor_ctr = lambda self: 0", "actor_ctr is not known: actor_ctor is meant"),
