@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_episode_or_a_note() -> None:
             self._is_seeded = is_seeded
 
         def step(self, action: Any) -> Any:
-            rng = self.np_random if self._is_seeded else np.random
+            rng: Any = self.np_random if self._is_seeded else np.random
             return np.array([0.0, rng.random()]), *super().step(action)[1:]
 
     assert facts("seeding", lambda: Random(True)) == ["the same seed gives the same episode"]

@@ -620,8 +620,7 @@ def join(preparation: JoinPreparation, folder: Path, claims: Claims, stop: StopF
         print(f"{now} joining the run at {target.server} from {paths.exp_dir}", flush=True)
         print(plan.table(), flush=True)
         rules = functools.partial(JoinRules, target=target)
-        code = Supervisor(variables, plan, claims, 0, stop, starter, rules, lock=lock).run()
-    return code
+        return Supervisor(variables, plan, claims, 0, stop, starter, rules, lock=lock).run()
 
 
 # The program.
@@ -666,7 +665,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if flags.check:
             print(preparation.findings.report())
             return EXIT_BAD_INPUT if preparation.findings.errors else EXIT_DONE
-        return join(preparation, folder, claims, stop, RoleStarter())
+        code = join(preparation, folder, claims, stop, RoleStarter())
+    return code
 
 
 def _nobody_joins(run: object, stop: StopFlag) -> int:

@@ -433,8 +433,11 @@ class EnvironmentTrial:
                         raise UserError(f"{name}: each of them must be callable with {argument}, found {shown(item)}")
         agent = None
         with told(self.findings, AGENT, "agent_ctor, actor_ctor or critic_ctor", names_it=False):
-            specs = tf.nest.map_structure(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
-            agent = make_agent(self.params, *specs, tf.Variable(0, dtype=tf.int64))
+            observation, action = (
+                tensor_spec.from_spec(env.observation_spec()),
+                tensor_spec.from_spec(env.action_spec()),
+            )
+            agent = make_agent(self.params, observation, action, tf.Variable(0, dtype=tf.int64))
             weights = sum(map(_count, agent.trainable_variables))
             self.findings.fact(AGENT, f"{type(agent).__name__}, {weights:,} weights")
         if agent is not None:
