@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 import os
@@ -27,7 +26,7 @@ from tests.support.supervised import once_up
 from tfagents_system.cluster import join
 from tfagents_system.cluster.join import JoinPreparation, Target, find_target
 from tfagents_system.errors import UserError
-from tfagents_system.launch import prepare, supervisor
+from tfagents_system.launch import prepare, role_process
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.supervisor import Supervisor
@@ -282,8 +281,8 @@ def test_two_joins_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(supervisor, "_FIRST_BACKOFF_SECS", 0.01)
-    monkeypatch.setattr(supervisor, "_MAX_BACKOFF_SECS", 0.05)
+    monkeypatch.setattr(role_process, "_FIRST_BACKOFF_SECS", 0.01)
+    monkeypatch.setattr(role_process, "_MAX_BACKOFF_SECS", 0.05)
     folder = tmp_path / "joined"
     yield folder
     assert list(processes_of_run(folder)) == []
@@ -295,15 +294,14 @@ def workers_in(folder: Path, stop: StopFlag, program: str, run: RunPaths | None 
     plan = plan_cpus(
         reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=1, cores=flat([0]), share=True
     )
-    starter = ProgramStarter(command_of(spec))
-    rules = functools.partial(join.JoinRules, target=Target("node7:8443", Path("/credentials"), None, run))
-    return Supervisor(variables, plan, Claims(), 0, stop, starter, rules, step_secs=0.02)
+    target, starter = Target("node7:8443", Path("/credentials"), None, run), ProgramStarter(command_of(spec))
+    return join.JoinSupervisor(variables, plan, Claims(), 0, stop, starter, step_secs=0.02, target=target)
 
 
 def test_their_settings_have_the_numbers_of_the_run_and_its_place(
     running: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("claim_cpus", "Supervisor"):
+    for name in ("claim_cpus", "JoinSupervisor"):
         monkeypatch.setattr(join, name, MagicMock())
     own = RunPaths(running.joined / HERE)
     own.exp_dir.mkdir(parents=True)

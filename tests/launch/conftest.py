@@ -10,7 +10,7 @@ import pytest
 from tests.support.login_node import User
 from tests.support.prepared_runs import try_in_this_process, variables_of_run
 from tests.support.starts_of_a_project import load_only
-from tfagents_system.launch import environment_checks, prepare, run_status, supervisor
+from tfagents_system.launch import environment_checks, prepare, results, role_process
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
 
@@ -53,9 +53,9 @@ def stop() -> StopFlag:
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits of hundredths instead of seconds, and no plot at the end."""
-    monkeypatch.setattr(supervisor, "_FIRST_BACKOFF_SECS", 0.01)
-    monkeypatch.setattr(supervisor, "_MAX_BACKOFF_SECS", 0.05)
-    monkeypatch.setattr(run_status, "write_results", lambda *args, **kwargs: ["results"])
+    monkeypatch.setattr(role_process, "_FIRST_BACKOFF_SECS", 0.01)
+    monkeypatch.setattr(role_process, "_MAX_BACKOFF_SECS", 0.05)
+    monkeypatch.setattr(results, "write_results", lambda *args, **kwargs: ["results"])
 
 
 @pytest.fixture

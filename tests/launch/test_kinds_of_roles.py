@@ -34,7 +34,7 @@ def test_experts_and_evaluators_are_started_as_such_and_named(run_dir: Path, sto
     lines = [log(run_dir, f"worker_{number}").splitlines()[0] for number in range(3)]
     assert lines == [f"I am {number}" for number in range(3)]
     assert [supervisor.variables.kind_of(number) for number in range(4)] == ["collect", "expert", "eval", "collect"]
-    roles = supervisor.status.to_json()["roles"]
+    roles = supervisor.to_json()["roles"]
     assert [roles[f"worker_{number}"].get("kind") for number in range(3)] == [None, "expert", "eval"]
     assert [role.name for role in supervisor.collectors] == ["worker_0"]
 
@@ -119,7 +119,7 @@ def test_workers_on_other_machines_are_in_the_status(run_dir: Path, stop: StopFl
     for role, told in beats.items():
         write_json(supervisor.paths.heartbeat(role), {"state": "collecting", "time": told, "remote": True})
     write_json(supervisor.paths.heartbeat("worker_7"), {"state": "collecting", "time": time.time()})
-    roles = supervisor.status.to_json()["roles"]
+    roles = supervisor.to_json()["roles"]
     assert list(roles) == ["replay", "trainer", "worker_0", "gateway", "worker_5", "worker_6"]
     assert (roles["worker_5"]["alive"], roles["worker_6"]["alive"]) == (True, False)
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.fake_run import ProgramStarter
 from tests.support.waiting import until
-from tfagents_system.launch import run_status
+from tfagents_system.launch import results as results_module
+from tfagents_system.launch import role_process
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -40,7 +41,7 @@ def results_with(paths, monkeypatch, programs, stop, begun=None, **more):
         return process
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    return run_status.write_results(paths, ProgramStarter(), cpus=(), environ=dict(os.environ), stop=stop, **more)
+    return results_module.write_results(paths, ProgramStarter(), cpus=(), environ=dict(os.environ), stop=stop, **more)
 
 
 def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
@@ -57,7 +58,7 @@ def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
 
 
 def test_what_waits_in_files_is_not_called_sent(paths, monkeypatch):
-    monkeypatch.setattr(run_status, "print", lambda *args, **how: os.write(-1, b""), raising=False)
+    monkeypatch.setattr(role_process, "print", lambda *args, **how: os.write(-1, b""), raising=False)
     where = "Weights & Biases: in files; to send them: wandb sync logs/run/wandb/offline-run-1"
     lines = results(paths, monkeypatch, [f"print({where!r})"], tracking=True, report=False)
     assert lines[0] == f"track:  {where}"
@@ -87,14 +88,14 @@ def test_no_process_or_log_left_is_told(paths, monkeypatch):
     assert lines[0] == f"note: {DOING[0]} failed: {paths.log('plot')}: No such file or directory"
     monkeypatch.setattr(subprocess, "Popen", popen)
     paths.logs.mkdir()
-    lines = run_status.write_results(paths, ProgramStarter(), cpus=(), environ={}, stop=StopFlag(signals=()))
+    lines = results_module.write_results(paths, ProgramStarter(), cpus=(), environ={}, stop=StopFlag(signals=()))
     assert lines[0] == f"note: {DOING[0]} failed: {paths.log('plot')}: Resource temporarily unavailable"
     assert lines[2] == f"note: {DOING[2]} failed: {paths.log('report')}: Resource temporarily unavailable"
 
 
 @pytest.mark.parametrize("insists", [False, True])
 def test_what_is_cut_short_has_time_to_tell_a_device_to_wait_unless_the_user_insists(paths, monkeypatch, insists):
-    monkeypatch.setattr(run_status, "_DEADLINE_SECS", 0.2)
+    monkeypatch.setattr(results_module, "_DEADLINE_SECS", 0.2)
     stop, told, begun = StopFlag(signals=()), paths.exp_dir / "told", paths.exp_dir / "begun"
     program = (
         "import pathlib, signal, sys, time\n"

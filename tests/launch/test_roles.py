@@ -19,9 +19,8 @@ import pytest
 from tests.support.fake_run import SAVES, start_program
 from tests.support.supervised import make_supervisor
 from tests.support.waiting import gone
-from tfagents_system.launch import run_status
-from tfagents_system.launch import supervisor as supervision
-from tfagents_system.launch.supervisor import RoleProcess, end_orphans
+from tfagents_system.launch import role_process
+from tfagents_system.launch.role_process import RoleProcess, end_orphans
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_paths import RunPaths
@@ -36,15 +35,15 @@ def test_the_backoff_doubles_and_a_long_life_resets_it(tmp_path: Path, monkeypat
     role.poll()
     assert [role.restart_later() for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
     assert role.given_up
-    monkeypatch.setattr(supervision, "_HEALTHY_SECS", -1.0)
+    monkeypatch.setattr(role_process, "_HEALTHY_SECS", -1.0)
     assert role.restart_later() == 1.0 and role.failures == 1
-    supervision.kill_roles([role])
+    role_process.kill_roles([role])
 
 
 def test_a_role_that_cannot_be_started_is_tried_again_and_given_up_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervision, "_FIRST_BACKOFF_SECS", 0.0)
+    monkeypatch.setattr(role_process, "_FIRST_BACKOFF_SECS", 0.0)
 
     def start_nothing(environ: Any, path: Path) -> Any:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -137,7 +136,7 @@ def test_those_that_save_are_waited_for_and_not_touched(
         print(line, **options)
         (paths.exp_dir / "saved").touch()
 
-    monkeypatch.setattr(run_status, "print", print_and_save, raising=False)
+    monkeypatch.setattr(role_process, "print", print_and_save, raising=False)
     orphan = start_orphan()
     end_orphans(paths, 30.0)
     assert processes_of_run(paths.exp_dir) == [], "it was waited for"

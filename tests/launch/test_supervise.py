@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,8 @@ from tests.support.supervised import (
     waits_for_up,
 )
 from tests.support.waiting import until
-from tfagents_system.launch import run_status
 from tfagents_system.launch import supervisor as supervisor_module
 from tfagents_system.launch.prepare import tell_finished
-from tfagents_system.launch.run_status import RunStatus
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import summary
 from tfagents_system.run_files.heartbeat import read_status, write_status
@@ -53,13 +50,13 @@ def test_a_start_tells_how_far_the_run_had_come_until_its_trainer_does(tmp_path:
     beat = {"iteration": 7, "num_iter": 9, "env_steps": 1700, "eval_return": -3.5, "state": "stopped", "pid": 4}
     write_status(made.paths.status_json, {"run": {"name": "x", "state": "stopped"}, "roles": {"trainer": beat}})
     for _ in range(2):  # A start that is stopped early, and the next one.
-        status = RunStatus(made.variables, made.paths, made.plan, 1, made.roles).to_json()
+        status = make_supervisor(tmp_path / "run", stop, {}).to_json()
         shown = summary(status, status["run"]["updated_at"])
         assert (shown["state"], shown["iteration"], shown["env steps"]) == ("starting", "7/9", "1,700")
         assert shown["eval return"] == "-3.5"
         write_status(made.paths.status_json, status)
     made.paths.heartbeat("trainer").write_text(json.dumps({"state": "training", "iteration": 8, "num_iter": 9}))
-    status = RunStatus(made.variables, made.paths, made.plan, 1, made.roles).to_json()
+    status = make_supervisor(tmp_path / "run", stop, {}).to_json()
     assert "before" not in status["run"] and summary(status, 0.0)["env steps"] == "-"
 
 
@@ -70,7 +67,7 @@ def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag,
     )
     roles = {"trainer": tells + waits_for_up("worker_1") + "exit 0", "worker": tells + SAVES}
     supervisor = make_supervisor(run_dir, stop, roles, workers=2)
-    status = supervisor.status.to_json()
+    status = supervisor.to_json()
     plan, port = status["plan"], status["run"]["port"]
     assert supervisor.run() == 0 and port == 8123
     for role in ("trainer", "worker_1"):
@@ -126,13 +123,13 @@ def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
     else:
         once_up(run_dir, take_over)
     written: list[float] = []
-    write_status = run_status.write_status
+    write_status = supervisor_module.write_status
 
     def note_and_write(path: Path, status: dict[str, Any]) -> None:
         written.append(time.monotonic())
         write_status(path, status)
 
-    monkeypatch.setattr(run_status, "write_status", note_and_write)
+    monkeypatch.setattr(supervisor_module, "write_status", note_and_write)
     with lock:
         assert supervisor.run() == 1
     until(lambda: taken, 10.0, "when it was taken over is noted")
@@ -163,7 +160,7 @@ def test_the_last_line_says_why_a_run_is_finished(
     made = make_supervisor(tmp_path / "run", stop, {})
     made.paths.heartbeats.mkdir(parents=True)
     made.paths.heartbeat("trainer").write_text(json.dumps({"state": "done", **trainer}))
-    told = RunStatus(made.variables, made.paths, made.plan, 1, made.roles).closing_lines(0)
+    told = make_supervisor(tmp_path / "run", stop, {}).closing_lines(0)
     assert told[-1] == line
     made.paths.run_json.write_text(json.dumps({"attributes": {"num_iter": 25}}))
     write_status(made.paths.status_json, {"run": {"name": "run"}, "roles": {"trainer": trainer}})
@@ -173,7 +170,7 @@ def test_the_last_line_says_why_a_run_is_finished(
 
 def test_the_last_line_is_of_training_where_nothing_was_evaluated() -> None:
     def lines(which: str, **trainer: float) -> list[str]:
-        return run_status._result_lines(which, {"roles": {"trainer": trainer}})
+        return supervisor_module._result_lines(which, trainer)
 
     assert lines("final", train_return=-9.5) == ["final training return: -9.5"]
     assert lines("last", train_return=-9.5, best_eval_return=-3.5) == ["last evaluation: best -3.5"]
@@ -189,12 +186,3 @@ def test_a_run_directory_that_is_removed_ends_the_run_in_words(
     assert time.monotonic() - began < 10.0, "nothing can be saved: nobody is waited for"
     out = capfd.readouterr().out
     assert f"error: the run directory {run_dir} was removed or replaced while the run was going: put it back" in out
-
-
-def test_open_files_suffice_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = [(400, 600)]
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[-1])
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, wanted: limits.append(wanted))
-    for needed in (300, 500, 700):
-        supervisor_module._allow_open_files(needed)
-    assert limits == [(400, 600), (500, 600), (600, 600)]

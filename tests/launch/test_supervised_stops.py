@@ -11,7 +11,6 @@ from rich.console import Console
 
 from tests.support.fake_run import SAVES, STUBBORN
 from tests.support.supervised import beating, log, make_supervisor, once_stopping, once_up
-from tfagents_system.launch import run_status
 from tfagents_system.launch import supervisor as supervisor_module
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine import signals
@@ -65,16 +64,16 @@ def test_a_stop_lets_trainer_and_workers_save_before_the_replay_server(
 def test_a_normal_stop_shows_no_role_as_down(
     run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_status, "_VIEW_SECS", 0.02)
+    monkeypatch.setattr(supervisor_module, "_VIEW_SECS", 0.02)
     saves = "trap 'sleep {secs}; exit 75' TERM; echo up; while :; do sleep 0.02; done"
     told = '"updates_per_s": 9, "eval_return": -310.21, "best_eval_return": -298.7, "eval_success": 0.5'
     beat = f"""echo '{{"state": "saving", {told}}}' > {run_dir}/heartbeats/trainer.json; """
     roles = {"replay": saves.format(secs=0.5), "trainer": beat + saves.format(secs=0), "worker": saves.format(secs=0)}
     supervisor = make_supervisor(run_dir, stop, roles)
-    supervisor.status.view = ProgressView(Console(force_terminal=False), line_secs=0.01)
+    supervisor.view = ProgressView(Console(force_terminal=False), line_secs=0.01)
     looks: list[dict[str, Any]] = []
-    monkeypatch.setattr(run_status, "write_status", lambda path, status: looks.append(status))
-    monkeypatch.setattr(run_status, "BEAT_SECS", 0.02)
+    monkeypatch.setattr(supervisor_module, "write_status", lambda path, status: looks.append(status))
+    monkeypatch.setattr(supervisor_module, "BEAT_SECS", 0.02)
     once_up(run_dir, stop.set)
     assert supervisor.run() == 75
     out = capfd.readouterr().out

@@ -68,7 +68,7 @@ def test_down_errors_and_long_waits_are_named_and_what_has_ended_is_not():
 def test_lost_workers_are_told_whatever_became_of_the_run(state):
     """Those that were given up; and once it has ended, those that failed before their first step."""
     content = status(state=state, workers=5)
-    content["roles"]["worker_0"] = beat("stopped", alive=False, restarts=10, given_up=True, given_up_because="SIGKILL")
+    content["roles"]["worker_0"] = beat("stopped", alive=False, restarts=10, given_up=True, failed_with="SIGKILL")
     failed = {"failed_with": "exit code 1 (error: no licence)", "restarts": 2}
     content["roles"]["worker_1"] |= {"steps": 7, **failed}
     content["roles"]["worker_2"] |= {"steps": 0, **failed, "has_worked": True}

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import exit_with
-from tfagents_system.launch import cpus, run_status, supervisor
+from tfagents_system.launch import cpus, results, supervisor
 from tfagents_system.launch.forks import RoleStarter
-from tfagents_system.launch.supervisor import end_orphans
+from tfagents_system.launch.role_process import end_orphans
 from tfagents_system.machine import claims
 from tfagents_system.machine.signals import STOP_SIGNALS, StopFlag
 from tfagents_system.run_files import run_lock
@@ -113,7 +113,7 @@ def main() -> int:
     if "cpus" in spec:
         # A machine with these CPUs: planned and claimed, but not there to be pinned to.
         supervisor.plan_for = functools.partial(cpus.plan_for, allowed=lambda: spec["cpus"])
-    run_status.write_results = lambda *args, **kwargs: ["results"]
+    results.write_results = lambda *args, **kwargs: ["results"]
     stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
     variables = variables_of(spec)
     paths, starter = RunPaths(variables.exp_dir), ProgramStarter(command_of(spec), is_pinned="cpus" not in spec)

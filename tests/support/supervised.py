@@ -10,7 +10,6 @@ from typing import Any
 
 from tests.support.fake_run import SAVES, ProgramStarter, command_of, variables_of
 from tests.support.waiting import until
-from tfagents_system.launch import supervisor
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
@@ -32,7 +31,7 @@ def make_supervisor(
         eval_workers=variables.eval_workers,
     )  # fmt: skip
     starter = ProgramStarter(command_of(spec))
-    return Supervisor(variables, plan, Claims(), 8123, stop, starter, supervisor.RunRules, step_secs=0.02, lock=lock)
+    return Supervisor(variables, plan, Claims(), 8123, stop, starter, step_secs=0.02, lock=lock)
 
 
 def log(exp_dir: Path, role: str) -> str:

@@ -14,7 +14,6 @@ import contextlib
 import ctypes
 import dataclasses
 import datetime
-import functools
 import hashlib
 import io
 import os
@@ -36,9 +35,9 @@ from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import plan_for
 from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.prepare import Preparation
+from tfagents_system.launch.role_process import RoleProcess, end_orphans, say
 from tfagents_system.launch.run_settings import resolve
-from tfagents_system.launch.run_status import say
-from tfagents_system.launch.supervisor import RoleProcess, Rules, Supervisor, claim_cpus, end_orphans
+from tfagents_system.launch.supervisor import Supervisor, claim_cpus
 from tfagents_system.launch.vars_file import ROOT
 from tfagents_system.machine import peers, processes
 from tfagents_system.machine.claims import COLLECT, KINDS, Claims, held_cpus
@@ -504,71 +503,71 @@ class JoinPreparation(Preparation):
 # The workers here, until the run is over.
 
 
-class JoinRules(Rules):
-    """The rules of workers that have joined a run: they leave when it is over, or when none of them can stay."""
+class JoinSupervisor(Supervisor):
+    """Supervises workers that have joined a run: they leave when it is over, or when none of them can stay.
 
-    def __init__(self, supervisor: Supervisor, target: Target) -> None:
-        super().__init__(supervisor)
+    Args:
+      *args, **options: Of Supervisor, with a run directory of their own.
+      target: The run.
+    """
+
+    def __init__(self, *args: Any, target: Target, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._target = target
         self._look_at = 0.0
 
     def role_ended(self, role: RoleProcess, code: int) -> None:
-        if self._supervisor.is_ending:
+        if self.is_ending:
             return
         if code in (EXIT_DONE, EXIT_RESUMABLE):
             say(f"{role.name} has left{': the run is done' if code == EXIT_DONE else ''}")
         elif code == EXIT_BAD_INPUT:
-            role.given_up, role.given_up_because = True, "; ".join(role.error_lines()) or "it was refused"
-            say(f"{role.name} can't join: {role.given_up_because}")
+            role.given_up, role.failed_with = True, "; ".join(role.error_lines()) or "it was refused"
+            say(f"{role.name} can't join: {role.failed_with}")
         else:
             super().role_ended(role, code)
 
     def look(self) -> None:
         """Ends when the last worker here has ended, or the run has, as far as that can be seen."""
-        super().look()
         self._target.look()
         run = self._target.run
-        if self._supervisor.exit_code is not None:
+        if self.exit_code is not None:
             return
-        if all(worker.is_over for worker in self._supervisor.workers):
+        if all(worker.is_over for worker in self.workers):
             self._all_are_over()
         elif run is not None and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _LOOK_SECS
             state = state_of_run(run)
             if state in _OUTCOMES:
-                self._supervisor.finish(_OUTCOMES[state], how_it_ended(state, run))
+                self.finish(_OUTCOMES[state], how_it_ended(state, run))
             elif self._target.follows and state == UP and gateway_address(run) not in (None, self._target.server):
                 # Such as on another node, after the one that it was on was lost: they would wait there for ever.
                 why = f"the run goes on at {gateway_address(run)}: start this command again to join it there"
-                self._supervisor.finish(EXIT_RESUMABLE, why)
+                self.finish(EXIT_RESUMABLE, why)
 
     def _all_are_over(self) -> None:
-        workers = self._supervisor.workers
-        codes = {worker.exit_code for worker in workers if not worker.given_up}
+        codes = {worker.exit_code for worker in self.workers if not worker.given_up}
         if EXIT_RESUMABLE in codes:
-            self._supervisor.finish(EXIT_RESUMABLE, how_it_ended("stopped", self._target.run))
+            self.finish(EXIT_RESUMABLE, how_it_ended("stopped", self._target.run))
         elif codes:
-            self._supervisor.finish(EXIT_DONE, "the run is done")
+            self.finish(EXIT_DONE, "the run is done")
         else:
-            refused = all(worker.exit_code == EXIT_BAD_INPUT for worker in workers)
-            reasons = dict.fromkeys(worker.given_up_because for worker in workers)
-            code = EXIT_BAD_INPUT if refused else EXIT_FAILED
-            self._supervisor.fail(code, "no worker could stay in the run", list(reasons))
+            refused = all(worker.exit_code == EXIT_BAD_INPUT for worker in self.workers)
+            reasons = dict.fromkeys(worker.failed_with for worker in self.workers)
+            self.fail(EXIT_BAD_INPUT if refused else EXIT_FAILED, "no worker could stay in the run", list(reasons))
 
-    def stop(self) -> int:
-        number = signal.Signals(self._supervisor.stop.signal_number or signal.SIGTERM)
-        why = self._supervisor.status.message = f"this command was stopped by {number.name}"
-        say(f"{why}: the workers send what they have, and leave")
+    def stop_roles(self) -> int:
+        number = signal.Signals(self.stop.signal_number or signal.SIGTERM)
+        self.message = f"this command was stopped by {number.name}"
+        say(f"{self.message}: the workers send what they have, and leave")
         return EXIT_RESUMABLE
 
     def end_roles(self) -> None:
-        self._supervisor.end(dict.fromkeys(self._supervisor.workers, self._supervisor.variables.save_deadline_secs))
+        self.end(dict.fromkeys(self.workers, self.variables.save_deadline_secs))
 
     def closing_lines(self, code: int) -> list[str]:
-        status = self._supervisor.status
-        left = f"{status.message}; the workers here have left the run"
-        logs = f"(logs in {self._supervisor.paths.logs})"
-        return [*fault_lines(status.to_json()), f"{self._supervisor.variables.exp_name}: {left} {logs}"]
+        left = f"{self.message}; the workers here have left the run (logs in {self.paths.logs})"
+        return [*fault_lines(self.to_json()), f"{self.variables.exp_name}: {left}"]
 
 
 def how_it_ended(state: str, run: RunPaths | None) -> str:
@@ -619,8 +618,7 @@ def join(preparation: JoinPreparation, folder: Path, claims: Claims, stop: StopF
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         print(f"{now} joining the run at {target.server} from {paths.exp_dir}", flush=True)
         print(plan.table(), flush=True)
-        rules = functools.partial(JoinRules, target=target)
-        return Supervisor(variables, plan, claims, 0, stop, starter, rules, lock=lock).run()
+        return JoinSupervisor(variables, plan, claims, 0, stop, starter, lock=lock, target=target).run()
 
 
 # The program.

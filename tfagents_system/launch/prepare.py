@@ -25,6 +25,7 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, called_
 from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.forks import RoleStarter
+from tfagents_system.launch.role_process import end_orphans
 from tfagents_system.launch.run_settings import (
     EDITS,
     FRESH,
@@ -33,7 +34,7 @@ from tfagents_system.launch.run_settings import (
     add_edit_options,
     resolve,
 )
-from tfagents_system.launch.supervisor import end_orphans, supervise
+from tfagents_system.launch.supervisor import supervise
 from tfagents_system.launch.trial import Inspection, run_trial
 from tfagents_system.launch.vars_file import ROOT
 from tfagents_system.machine.claims import COLLECT

@@ -288,7 +288,7 @@ def _without_steps(role: str, beat: Mapping[str, Any], is_done: bool) -> str:
 
 
 def _given_up(beat: Mapping[str, Any]) -> str:
-    because = f": {beat['given_up_because']}" if beat.get("given_up_because") else ""
+    because = f": {beat['failed_with']}" if beat.get("failed_with") else ""
     return f"given up after {beat.get('restarts', 0)} restarts{because}"
 
 

@@ -88,7 +88,7 @@ class ProgressView:
                 self._live.start()
 
     def update(self, status: Status) -> None:
-        """Shows a status (see launch/run_status.py)."""
+        """Shows a status (see launch/supervisor.py)."""
         with self._surviving():
             if self._live is None:
                 self._print_line(status)

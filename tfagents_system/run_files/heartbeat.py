@@ -74,7 +74,6 @@ class Beat(TypedDict, total=False):
     alive: bool
     restarts: int
     given_up: bool
-    given_up_because: str | None
     failed_with: str | None
     has_worked: bool
 

@@ -1,0 +1,235 @@
+"""A role's process: started when that is due, again with a growing delay when it has failed, and ended for good."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import re
+import secrets
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from tfagents_system.errors import EXIT_FAILED, EXIT_RESUMABLE
+from tfagents_system.launch.forks import MARK_VARIABLE, ForkedProcess
+from tfagents_system.machine import processes
+from tfagents_system.machine.signals import role_stop_signal
+from tfagents_system.run_files.run_lock import owner_of_run
+from tfagents_system.run_files.run_paths import RunPaths
+
+_FIRST_BACKOFF_SECS, _MAX_BACKOFF_SECS = 1.0, 30.0
+_HEALTHY_SECS = 600.0
+_ORPHANS_POLL_SECS = 0.2
+_SHOWN_LINES, _SHOWN_BYTES = 15, 64 * 1024
+_LAST_WORDS_CHARS = 200
+_SAYS_WHY = re.compile(r"error: |[A-Za-z_][\w.]*(Error|Exception)(: |$)")
+
+
+class RoleProcess:
+    """A role that `poll` starts, and starts again when it has died and a restart is due.
+
+    Args:
+      name: Such as `worker_0`.
+      start: Starts its process, with the role's environment and log.
+      max_restarts: Number of failures in a row after which it is given up.
+
+    Attributes:
+      starts: How often its process was started.
+      failures: Failures in a row; a role that was alive for ten minutes starts from 0.
+      exit_code: Of the last process that ended, None before; negative: the signal that ended it.
+      failed_with: How the last failure ended it, with its last words; empty before the first one.
+      has_worked: Whether a worker's process that has ended had taken a step.
+      newest_pid: Of the process that was started last, which may have ended.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[Mapping[str, str], Path], ForkedProcess],
+        environ: Mapping[str, str],
+        log: Path,
+        max_restarts: int,
+    ) -> None:
+        self.name = name
+        self.environ = dict(environ)
+        self.starts = self.failures = 0
+        self.exit_code: int | None = None
+        self.given_up = self.has_worked = False
+        self.failed_with = ""
+        self.newest_pid = 0
+        self._start_process = start
+        self._log, self._log_start = log, 0
+        self._max_restarts = max_restarts
+        self._process: ForkedProcess | None = None
+        self._mark = ""  # NAME=VALUE in the environment of the newest process, until what that has left is ended.
+        self._started_at = 0.0
+        self._start_at: float | None = 0.0
+        self._start_error: OSError | None = None
+
+    def poll(self) -> int | None:
+        """Starts it when that is due.
+
+        Returns:
+          The exit code, once, when the process has ended or could not be started; `end_what_is_left` comes then.
+        """
+        if self._process is None:
+            is_due = self._start_at is not None and time.monotonic() >= self._start_at
+            return self._start() if is_due else None
+        code = self._process.poll()
+        if code is not None:
+            self.exit_code, self._process = code, None
+        return code
+
+    def _start(self) -> int | None:
+        self.starts += 1
+        self._start_at = self._start_error = self.exit_code = None
+        self._started_at = time.monotonic()
+        with contextlib.suppress(OSError):
+            self._log_start = self._log.stat().st_size
+        mark = f"{self.name}.{secrets.token_hex(8)}"
+        try:
+            self._process = self._start_process(self.environ | {MARK_VARIABLE: mark}, self._log)
+        except OSError as error:  # Out of file descriptors, processes, memory or disk: that may pass.
+            self._start_error, self.exit_code = error, EXIT_FAILED
+            return EXIT_FAILED
+        self.newest_pid, self._mark = self._process.pid, f"{MARK_VARIABLE}={mark}"
+        return None
+
+    @property
+    def restarts(self) -> int:
+        return max(0, self.starts - 1)
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the process whose exit code has not been taken yet."""
+        return self._process.pid if self._process is not None else None
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it does not run and will not be started again."""
+        return self._process is None and self._start_at is None
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether it has ended as it was told to, and will not be started again."""
+        code = self.exit_code if self._process is None else self._process.poll()
+        return code in (EXIT_RESUMABLE, -role_stop_signal()) and self._start_at is None
+
+    def restart_later(self, *, blameless: bool = False) -> float | None:
+        """Schedules a restart of a process that has ended.
+
+        Args:
+          blameless: That does not count as a failure.
+
+        Returns:
+          Seconds until then, None if it is given up.
+        """
+        if blameless or time.monotonic() - self._started_at > _HEALTHY_SECS:
+            self.failures = 0
+        self.failures += not blameless
+        if self.failures > self._max_restarts:
+            self.given_up = True
+            return None
+        delay_secs = min(_MAX_BACKOFF_SECS, _FIRST_BACKOFF_SECS * 2.0 ** min(max(0, self.failures - 1), 10))
+        self._start_at = time.monotonic() + delay_secs
+        return delay_secs
+
+    def restart_now(self) -> None:
+        """Kills the process and starts another one with the next `poll`: not a failure of its own."""
+        kill_roles([self])
+        self._start_at = time.monotonic()
+
+    def terminate(self) -> None:
+        """Asks the process to save and end; cancels a start that was due."""
+        self._start_at = None
+        if self._process is not None:
+            self._process.send_signal(role_stop_signal())
+
+    # Its log.
+
+    def log_line(self, text: str) -> str:
+        """Appends what the supervisor has to say to the role's log, if that can be written; returns `text`."""
+        now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        with contextlib.suppress(OSError), open(self._log, "ab") as log:
+            log.write(f"{now} supervisor: {text}\n".encode())
+        return text
+
+    def last_lines(self) -> list[str]:
+        """The last lines that the process wrote since its start, or why it could not be started."""
+        if self._start_error is not None:
+            return [f"it can't be started: {self._start_error}"]
+        try:
+            with open(self._log, "rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(self._log_start, size - _SHOWN_BYTES))
+                text = log.read().decode(errors="replace")
+        except OSError:
+            return []
+        return [line for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
+
+    def error_lines(self) -> list[str]:
+        """Why it refused: its lines that start with `error:`, or its last ones if there are none."""
+        lines = self.last_lines()
+        return [line for line in lines if line.startswith("error:")] or lines
+
+    def last_words(self) -> str:
+        """` (ValueError: ...)`, the last line of its log, if there is one.
+
+        Of a program that failed it is the last that says why: what is printed at its exit comes behind an exception.
+        """
+        lines = self.last_lines()
+        says_why = [line for line in lines if _SAYS_WHY.match(line)] if self.exit_code == EXIT_FAILED else []
+        return f" ({(says_why or lines)[-1].strip()[:_LAST_WORDS_CHARS]})" if lines else ""
+
+
+def kill_roles(roles: Collection[RoleProcess]) -> None:
+    """Ends roles, everything in their sessions and all that has their marks, at once, with one wait for all of them."""
+    running = {role: process for role in roles if (process := role._process) is not None}
+    for role in roles:
+        role._start_at = None
+    for process in running.values():
+        process.kill()
+    processes.wait_until(lambda: all(process.poll() is not None for process in running.values()), processes.KILL_SECS)
+    for role, process in running.items():
+        code = process.poll()
+        role.exit_code, role._process = -signal.SIGKILL if code is None else code, None
+    end_what_is_left(roles)
+
+
+def end_what_is_left(roles: Collection[RoleProcess]) -> None:
+    """Ends what roles that have ended left behind, in their sessions or in others with their marks, with one wait."""
+    marked = [role for role in roles if role._mark]
+    if marked:
+        processes.kill_session(*(role.newest_pid for role in marked))
+        processes.end_marked([role._mark for role in marked])
+    for role in marked:
+        role._mark = ""
+
+
+def end_orphans(paths: RunPaths, deadline_secs: float, *, has_lock: bool = False) -> None:
+    """Waits until roles whose supervisor was killed have saved, as they do by themselves; kills them at the deadline.
+
+    Not where another start has the run directory. Call it before the directory is locked: once another start has the
+    lock, they complete no further checkpoint (`run_lock.may_write`). Call it again with `has_lock` once this start has
+    it: another one may have had it before.
+    """
+    deadline, spoke = time.monotonic() + deadline_secs, False
+    while (orphans := processes.processes_of_run(paths.exp_dir)) and (has_lock or owner_of_run(paths) is None):
+        if time.monotonic() > deadline:
+            processes.end_all(lambda: processes.processes_of_run(paths.exp_dir))
+            return
+        if not spoke:
+            spoke = True
+            say(f"waiting for {len(orphans)} processes of an earlier start of this run to save and end")
+        time.sleep(_ORPHANS_POLL_SECS)
+
+
+def say(text: str) -> None:
+    """Prints a line or more: a closed terminal or a full disk behind the output is no reason to end a run."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
