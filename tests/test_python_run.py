@@ -98,9 +98,9 @@ def test_a_run_that_is_starting_is_not_started_again(tmp_path: Path, monkeypatch
             tfagents_system.train(tmp_path / "params.py", {"horizon": 9}, name="one", folder=tmp_path)
         assert run.output == "checking\n" and len(started) == 1
     finally:
-        run.stop(30.0)
+        run.stop()
     again = tfagents_system.train(tmp_path / "params.py", {"horizon": 9}, name="one", folder=tmp_path)
-    again.stop(30.0)
+    again.stop()
     assert len(started) == 2
 
 

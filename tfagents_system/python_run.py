@@ -7,7 +7,6 @@ imports TensorFlow only where a policy is asked for.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import inspect
 import json
 import linecache
@@ -16,6 +15,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -110,8 +110,10 @@ def train(
         if isinstance(config, Mapping):
             config = _written(inputs / "config.json", json.dumps(config, indent=2) + "\n")
         command = [*_SAC, "train", str(file), "--config", str(Path(config).absolute()), *options]
-        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen(command, env=environ, cwd=folder, start_new_session=True, **pipes)
+        process = subprocess.Popen(
+            command, env=environ, cwd=folder, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     run = Run(exp_dir, process, inputs / OUTPUT)
     atexit.register(run.stop)
     return run
@@ -192,10 +194,7 @@ class Run:
         if self._process is None:
             raise UserError(f"{self.exp_dir} was not started here: `sac status` and its metrics say how it goes on")
         deadline = None if timeout is None else time.monotonic() + timeout
-        line: contextlib.AbstractContextManager[LongWork | None] = contextlib.nullcontext()
-        if progress:
-            line = LongWork("starting", after_secs=0.0, in_place=True)
-        with line as bar:
+        with LongWork("starting", after_secs=0.0 if progress else threading.TIMEOUT_MAX, in_place=True) as bar:
             while self._process.poll() is None:
                 self._show(bar)
                 if deadline is not None and time.monotonic() > deadline:
@@ -210,30 +209,19 @@ class Run:
             raise RunFailedError("\n".join([f"{self.exp_dir} {what}:", *self.output.splitlines()[-_LAST_LINES:]]))
         return self
 
-    def _show(self, bar: LongWork | None) -> None:
-        if bar is not None and (status := self.status):
+    def _show(self, bar: LongWork) -> None:
+        if status := self.status:
             words = summary(status, time.time())
             numbers = f"iteration {words['iteration']}, {words['env steps']} env steps, eval {words['eval return']}"
             bar.what = f"{words['run']}: {words['state']}, {numbers}"
 
-    def stop(self, timeout: float | None = None) -> None:
-        """Saves everything and ends a run that was started here; the same `train(...)` goes on with it.
-
-        Args:
-          timeout: Seconds; None: as long as it takes, which SAC_SAVE_DEADLINE_SECS limits.
-
-        Raises:
-          RunFailedError: It did not end within `timeout` seconds, and was killed.
+    def stop(self) -> None:
+        """Saves everything and ends a run that was started here, within SAC_SAVE_DEADLINE_SECS; the same `train(...)`
+        goes on with it.
         """
-        process = self._process
-        if process is None or process.poll() is not None:
-            return
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise RunFailedError(f"{self.exp_dir} did not end within {timeout:.0f} s and was killed") from None
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            self._process.wait()
 
     def policy(self, checkpoint: str = "best") -> Policy:
         """A saved policy, greedy.
@@ -261,8 +249,7 @@ class Run:
         file = self._paths.videos / f"{name}_seed_{seed}_episode_1.mp4"
         if not file.exists():
             command = [*_SAC, "play", str(self.exp_dir), "--checkpoint", name, "--seed", str(seed)]
-            pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
-            done = subprocess.run(command, env=_environ(), text=True, check=False, **pipes)
+            done = subprocess.run(command, env=_environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True)
             if done.returncode or not file.exists():
                 raise UserError(*_findings(done.stderr + done.stdout))
         return file

@@ -31,6 +31,7 @@ from pathlib import Path
 from tests.support import forked_role
 from tfagents_system.launch import forks
 from tfagents_system.machine import processes
+forks._WORKER = "tests.support.forked_role"
 starter = forks.RoleStarter()
 starter.adopt()
 folder = Path(sys.argv[1])
@@ -38,8 +39,7 @@ def environ(does="exit", **more):
     own = {{"FORKED_ROLE_DOES": does, "SAC_EXP_DIR": {EXP_DIR!r}, "PYTHONPATH": {str(ROOT)!r}}}
     return {{"PATH": os.environ["PATH"], **own, **more}}
 def start(number, does="exit", cpus=(), **more):
-    program, log = "tests.support.forked_role", folder / f"{{number}}.log"
-    return starter.start_module(program, (), cpus, environ(does, **more), log, name=f"worker_{{number}}")
+    return starter.start(f"worker_{{number}}", cpus, environ(does, **more), folder / f"{{number}}.log")
 def said(number):
     while True:
         text = (folder / f"{{number}}.log").read_text()

@@ -57,20 +57,11 @@ class ProgramStarter(RoleStarter):
         super().__init__()
         self._command, self._is_pinned = command, is_pinned
 
-    def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> Any:
-        pins = ["taskset", "-c", ",".join(map(str, cpus))] if cpus and self._is_pinned else []
-        return start_program([*pins, *self._command(role)], environ, log)
-
-    def start_module(
-        self,
-        module: str,
-        arguments: Sequence[str],
-        cpus: Sequence[int],
-        environ: Mapping[str, str],
-        log: Path,
-        name: str | None = None,
+    def start(
+        self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path, arguments: Sequence[str] = ()
     ) -> Any:
-        return start_program([sys.executable, "-P", "-m", module, *arguments], environ, log)
+        pins = ["taskset", "-c", ",".join(map(str, cpus))] if cpus and self._is_pinned else []
+        return start_program([*pins, *self._command(role), *arguments], environ, log)
 
 
 def variables_of(spec: Mapping[str, Any]) -> RunVariables:

@@ -34,7 +34,7 @@ from tfagents_system.launch import forks
 from tfagents_system.launch.vars_file import ROOT
 from tfagents_system.machine.signals import die_with_parent
 
-_ROOM_BYTES = 4500  # As toolkit_python.sh.
+_ROOM_BYTES = 4500  # As launcher.sh.
 _STANDARD_STREAMS = 3
 _NOT_STARTED = 127  # A launcher's exit code, as a shell's.
 _NO_EXEC = ROOT / "tests/support/no_exec.sh"

@@ -6,7 +6,7 @@ trial of a user's code and all roles, those that are restarted days later too, a
 A fork copies the calling thread alone, with the locks that other threads hold. So the supervisor never has a second
 thread, and never runs a TensorFlow operation, which would start some: `fork_program` refuses otherwise. Seen with
 TensorFlow 2.15 and Reverb 0.14: their import leaves one thread if BLAS libraries have one (variables that must be set
-before NumPy is loaded, see toolkit_python.sh) and pyarrow, which pandas imports, is left out.
+before NumPy is loaded, see launcher.sh) and pyarrow, which pandas imports, is left out.
 
 A fork inherits what its parent has open: flock, claims and the port belong to open files, and would be held by a role
 that outlives its supervisor. So it first closes all but the standard streams.
@@ -39,16 +39,25 @@ from tfagents_system.run_files.run_paths import GATEWAY, REPLAY, TRACKER, TRAINE
 MARK_VARIABLE = "TFAGENTS_ROLE_START"  # In the environment of a role and of all that it starts.
 ROOM_VARIABLE = "TFAGENTS_ROOM"  # Spaces in the environment of the exec, see `show_marks`.
 _MARKS = ("SAC_EXP_DIR", SUPERVISOR_PID_VARIABLE, MARK_VARIABLE)
-_MODULES = {REPLAY: "sac_replay_buffer", TRAINER: "sac_train", GATEWAY: "cluster.gateway", TRACKER: "sac_tracker"}
+_WORKER = "tfagents_system.sac_collect"
+_ROLES = {
+    REPLAY: "tfagents_system.sac_replay_buffer",
+    TRAINER: "tfagents_system.sac_train",
+    GATEWAY: "tfagents_system.cluster.gateway",
+    TRACKER: "tfagents_system.sac_tracker",
+}
+_MODULES = _ROLES | {  # Those of results.py are imported when they are needed.
+    "plot": "tfagents_system.report.plots",
+    "video": "tfagents_system.run",
+    "report": "tfagents_system.report.page",
+    "track": "tfagents_system.report.tracking",
+}
 _PRELOADED = (
     "tensorflow",
     "reverb",
     "tf_agents",
-    "tfagents_system.sac_replay_buffer",
-    "tfagents_system.sac_train",
-    "tfagents_system.sac_collect",
-    "tfagents_system.cluster.gateway",
-    "tfagents_system.sac_tracker",
+    *_ROLES.values(),
+    _WORKER,
     "tfagents_system.launch.environment_checks",
     # Not mujoco itself: when it is imported it decides how to render, by variables that a user's code may set.
     "gymnasium",
@@ -110,7 +119,7 @@ def _restore(variables: Mapping[str, str | None]) -> None:
 
 
 def restore_variables() -> None:
-    """Gives variables that the exec has set for this process alone (toolkit_python.sh) their own values again."""
+    """Gives variables that the exec has set for this process alone (launcher.sh) their own values again."""
     _room()
     os.environ.pop(ROOM_VARIABLE, None)
     _restore({name: os.environ.pop(_OWN + name, None) for name in _SINGLE_THREADED})
@@ -406,28 +415,17 @@ class RoleStarter:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._others = set(children(os.getpid())) - started_apart()
 
-    def start(self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path) -> ForkedProcess:
-        """Starts the process of a role on these CPUs, or on any if none are given.
+    def start(
+        self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path, arguments: Sequence[str] = ()
+    ) -> ForkedProcess:
+        """Starts the process of a role, or a program of results.py, on these CPUs, or on any if none are given.
 
         Raises:
           OSError: It can't be started.
         """
-        module = f"tfagents_system.{_MODULES.get(role, 'sac_collect')}"
-        return self.start_module(module, (), cpus, environ, log, name=role)
-
-    def start_module(
-        self,
-        module: str,
-        arguments: Sequence[str],
-        cpus: Sequence[int],
-        environ: Mapping[str, str],
-        log: Path,
-        name: str | None = None,
-    ) -> ForkedProcess:
-        """Starts a module's `main` with these arguments, as `start` does a role's."""
         import_all()
-        run = functools.partial(_run_module, module, arguments)
-        return fork_program(run, f"sac_{name or module.rpartition('.')[2]}", environ, log=log, cpus=cpus)
+        run = functools.partial(_run_module, _MODULES.get(role, _WORKER), arguments)
+        return fork_program(run, f"sac_{role}", environ, log=log, cpus=cpus)
 
     def orphans(self, roles: Collection[int]) -> set[int]:
         """Pids of the children that this process has adopted.

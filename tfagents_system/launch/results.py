@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED
-from tfagents_system.launch.forks import RoleStarter
+from tfagents_system.launch.forks import ForkedProcess, RoleStarter
 from tfagents_system.launch.role_process import say
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.machine.signals import StopFlag
@@ -16,7 +17,6 @@ from tfagents_system.settings.resolved import read_run
 
 _DEADLINE_SECS, _VIDEO_DEADLINE_SECS = 120.0, 600.0
 _END_SECS = 30.0  # From SIGTERM to SIGKILL, unless the user insists: a device is told to wait.
-_TRACKER = "tfagents_system.report.tracking"
 _ABOUT_A_VIDEO = "episode 1: ", "note: no video: "  # Lines of run.py.
 
 
@@ -45,18 +45,20 @@ def write_results(
     run = str(paths.exp_dir)
     play = ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", run]
     play += ["--num_episodes", "1", "--seed", str(read_run(paths.run_json).get("seed", 0))]
-    programs = [  # In this order: the video is in the report.
-        ("plot", "drawing the learning curve", "tfagents_system.report.plots", [run]),
-        ("video", "playing one episode of the trained policy for a video", "tfagents_system.run", play),
-        ("report", "writing the report", "tfagents_system.report.page", [run]),
-    ]
-    programs = [*(programs if report else []), *([("track", "sending metrics", _TRACKER, [run])] if tracking else [])]
+    programs = {  # In this order: the video is in the report.
+        "plot": ("drawing the learning curve", [run], report),
+        "video": ("playing one episode of the trained policy for a video", play, report),
+        "report": ("writing the report", [run], report),
+        "track": ("sending metrics", [run], tracking),
+    }
     lines = []
-    for name, doing, module, arguments in programs:
+    for name, (doing, arguments, is_wanted) in programs.items():
+        if not is_wanted:
+            continue
         log = paths.log(name)
         try:
             say(doing)
-            code, text = _run(starter, module, arguments, cpus, environ, log, stop)
+            code, text = _run(name, functools.partial(starter.start, name, cpus, environ, log, arguments), log, stop)
         except OSError as error:  # A full or read-only disk, no process left.
             code, text = EXIT_FAILED, f"{error.filename or log}: {error.strerror or error}"
         result = text.removeprefix("error: ").removeprefix(f"{name}: ")
@@ -66,15 +68,7 @@ def write_results(
     return [*lines, f"policy: {paths.policies / 'greedy_policy'}"]
 
 
-def _run(
-    starter: RoleStarter,
-    module: str,
-    arguments: Sequence[str],
-    cpus: Sequence[int],
-    environ: Mapping[str, str],
-    log: Path,
-    stop: StopFlag,
-) -> tuple[int, str]:
+def _run(name: str, start: Callable[[], ForkedProcess], log: Path, stop: StopFlag) -> tuple[int, str]:
     """Runs a program that may fail, take too long, or be cut short by a stop signal.
 
     Returns:
@@ -85,9 +79,8 @@ def _run(
     """
     if stop.is_set():
         return EXIT_FAILED, "stopped by a signal"
-    start = log.stat().st_size if log.exists() else 0
-    process = starter.start_module(module, arguments, cpus, environ, log)
-    deadline_secs = _VIDEO_DEADLINE_SECS if module == "tfagents_system.run" else _DEADLINE_SECS
+    size = log.stat().st_size if log.exists() else 0
+    process, deadline_secs = start(), _VIDEO_DEADLINE_SECS if name == "video" else _DEADLINE_SECS
     wait_until(lambda: process.poll() is not None or stop.wait(0.1), deadline_secs)
     if is_late := process.poll() is None:
         process.send_signal(signal.SIGTERM)
@@ -99,7 +92,7 @@ def _run(
         words = "stopped by a signal" if stop.is_set() else f"it took more than {deadline_secs:g} s (log in {log})"
         return EXIT_FAILED, words
     code = EXIT_FAILED if process.returncode is None else process.returncode
-    written = log.read_bytes()[start:].decode(errors="replace")
+    written = log.read_bytes()[size:].decode(errors="replace")
     lines = [line.strip() for line in written.splitlines() if line.strip()] or [f"exit code {code}"]
     if code != EXIT_DONE:
         return code, f"{lines[-1]} (log in {log})"

@@ -20,20 +20,15 @@ Exit codes: 0 finished, 1 failed, 2 something must be changed first, 75 stopped 
 HELP
 }
 
-fail() {
-  echo "error: $*" >&2
-  exit 2
-}
-
 tfagents_root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 # In a copy of the repository without links this file lies at its top.
 [[ -d $tfagents_root/tfagents_system ]] || tfagents_root=$(cd "$tfagents_root/../.." && pwd)
 # sbatch runs a copy of this file elsewhere.
 if [[ ! -d $tfagents_root/tfagents_system ]]; then tfagents_root=${SLURM_SUBMIT_DIR:-$tfagents_root}; fi
 readonly tfagents_launch=$tfagents_root/tfagents_system/launch
-[[ -d $tfagents_launch ]] || fail "tfagents_system is not in $tfagents_root: submit from the repository"
-# shellcheck source=tfagents_system/launch/toolkit_python.sh
-source "$tfagents_launch/toolkit_python.sh"
+[[ -d $tfagents_launch ]] || { echo "error: tfagents_system is not in $tfagents_root: submit from the repository" >&2 && exit 2; }
+# shellcheck source=tfagents_system/launch/launcher.sh
+source "$tfagents_launch/launcher.sh"
 
 # One line on an option that is none of ours, with the one that is meant.
 refuse_option() { # OPTION
@@ -69,19 +64,13 @@ done
 ((${#tfagents_files[@]})) || fail "VARS.sh is missing: $tfagents_name VARS.sh, or --help"
 ((${#tfagents_files[@]} == 1)) || fail "one vars file, found ${tfagents_files[*]}: give one (options have two dashes, --help has all)"
 tfagents_vars=${tfagents_files[0]}
-[[ -f $tfagents_vars && -r $tfagents_vars ]] \
-  || fail "vars file $tfagents_vars is missing or cannot be read: give the path of a file such as training_variables.sh"
-tfagents_vars=$(cd "$(dirname "$tfagents_vars")" && pwd)/$(basename "$tfagents_vars")
 if [[ $tfagents_check && $tfagents_study ]]; then tfagents_options+=(--set SAC_GRID=); fi # Its trials have one of their own.
 if [[ $tfagents_check ]]; then tfagents_options+=(--check); fi
 
 # shellcheck source=tfagents_system/launch/vars_file.sh
 source "$tfagents_launch/vars_file.sh"
-# shellcheck source=tfagents_system/launch/login_node.sh
-source "$tfagents_launch/login_node.sh"
 if [[ -z $tfagents_check ]]; then refuse_login_node; fi
-# shellcheck source=tfagents_system/launch/program_environment.sh
-source "$tfagents_launch/program_environment.sh" "$tfagents_launch/run_script.sh" "${tfagents_arguments[@]}"
+surround "$tfagents_launch/run_script.sh" "${tfagents_arguments[@]}"
 
 tfagents_start=("$tfagents_launch/train_script.sh" --vars_file "$tfagents_vars" "${tfagents_options[@]}")
 if [[ $tfagents_study && -z $tfagents_check ]]; then

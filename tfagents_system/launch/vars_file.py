@@ -55,7 +55,7 @@ def refuse_login_node(vars_file: Path, remedy: str) -> None:
       UserError: This is a login node.
     """
     environ = read_vars_file(vars_file)
-    command = ["bash", "-c", 'source "$0" && is_login_node', str(LAUNCHERS / "login_node.sh")]
+    command = ["bash", "-c", 'source "$0" && is_login_node', str(LAUNCHERS / "launcher.sh")]
     if environ.get(_ALLOW_LOGIN) == "1" or subprocess.run(command, env=environ, check=False).returncode:
         return
     raise UserError(

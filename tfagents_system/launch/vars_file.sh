@@ -1,11 +1,14 @@
 # shellcheck shell=bash
-# Sources the user's vars file, $tfagents_vars, at the top level of a launcher that has a function `fail`.
+# Sources the user's vars file, $tfagents_vars, at the top level of a launcher, and makes its path absolute.
 #
 # Plain assignments count as well as exported ones. Unset names in a user's file are the user's business; a command
 # that fails, a syntax error or an `exit` is reported with the file's name, by the trap on EXIT.
+[[ -f $tfagents_vars && -r $tfagents_vars ]] \
+  || fail "vars file $tfagents_vars is missing or cannot be read: give the path of a file such as training_variables.sh"
 case $tfagents_vars in
   *.py | *.json) fail "$tfagents_vars is no vars file: give one, or train it as it is: sac train PARAMS.py --config JSON" ;;
 esac
+tfagents_vars=$(cd "$(dirname "$tfagents_vars")" && pwd)/$(basename "$tfagents_vars")
 tfagents_line=
 tfagents_pwd=$PWD
 # shellcheck disable=SC2034
