@@ -55,28 +55,22 @@ def test_what_is_wrong_with_a_class_or_a_name_is_told(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("file", "name"), [("reacher/params.py", "reacher"), ("my_params.py", "my"), ("arm.py", "arm"), ("params.py", "")]
+    ("file", "options", "place"),
+    [
+        ("reacher/params.py", {}, "logs/reacher"),
+        ("my_params.py", {}, "logs/my"),
+        ("arm.py", {"name": "one"}, "logs/one"),
+        ("arm.py", {"variables": {"SAC_LOGS_DIR": "~/runs"}}, "home/runs/arm"),
+        ("arm.py", {"variables": {"SAC_LOGS_DIR": "runs"}}, "runs/arm"),
+    ],
 )
-def test_a_run_without_a_name_is_called_as_by_sac(
-    file: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_is_called_as_by_sac_and_where_its_variables_say(
+    file: str, options: dict[str, Any], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tfagents_system.python_run.subprocess.Popen", MagicMock())
-    run = tfagents_system.train(file, {"horizon": 9})
-    atexit.unregister(run.stop)
-    assert run.exp_dir == tmp_path / "logs" / (name or tmp_path.name)
-
-
-@pytest.mark.parametrize(("folder", "place"), [("~/runs", "home/runs/one"), ("runs", "runs/one")])
-def test_a_run_is_where_its_variables_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, place: str
-) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr("tfagents_system.python_run.subprocess.Popen", MagicMock())
-    variables = {"SAC_LOGS_DIR": folder}
-    run = tfagents_system.train("params.py", {"horizon": 9}, name="one", folder=tmp_path, variables=variables)
+    run = tfagents_system.train(file, {"horizon": 9}, **options)
     atexit.unregister(run.stop)
     assert run.exp_dir == tmp_path / place
 
@@ -123,10 +117,8 @@ def test_in_a_job_array_a_run_has_its_own_name_and_seed(tmp_path: Path, monkeypa
 
 
 def test_of_a_start_that_is_checked_nothing_earlier_is_shown(tmp_path: Path) -> None:
-    status = {
-        "run": {"name": "one", "state": "done", "started_at": time.time()},
-        "roles": {"trainer": {"iteration": 3}},
-    }
+    of_run = {"name": "one", "state": "done", "started_at": time.time()}
+    status = {"run": of_run, "roles": {"trainer": {"iteration": 3}}}
     (tmp_path / "run").mkdir()
     (tmp_path / "run/status.json").write_text(json.dumps(status))
     before = ended(tmp_path, 0, "")

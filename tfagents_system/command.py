@@ -51,55 +51,28 @@ class Command(NamedTuple):
         return self.target.endswith(".sh") or self.target in ("tasks.search", "tasks.sweep")
 
 
-_PLAYED = "logs/reacher --num_episodes 5 --checkpoint best"
 _COMMANDS = (
     Command("new", "launch.new_project", "a folder with params, JSON and vars file", "reacher --env Reacher-v5"),
     Command("check", "run_script.sh", "all checks of `train`, without a start", "reacher/vars.sh", ("--check",)),
     Command("train", "run_script.sh", "train a run here, or resume it", "reacher/vars.sh --set batch_size=512"),
-    Command(
-        "sweep", "tasks.sweep", "train seeds and settings here, a few runs at a time", "reacher/vars.sh --seeds 0-4"
-    ),
+    Command("sweep", "tasks.sweep", "train seeds and settings here, a few at a time", "reacher/vars.sh --seeds 0-4"),
     Command("submit", "submit.sh", "submit a run, or an array of them, to SLURM", "reacher/vars.sh --array 0-9"),
-    Command(
-        "join", "join_script.sh", "let this machine's workers join a run elsewhere", "reacher/vars.sh --ssh me@node7"
-    ),
+    Command("join", "join_script.sh", "let workers here join a run elsewhere", "reacher/vars.sh --ssh me@node7"),
     Command("status", "report.status", "the state of runs", "logs/*"),
     Command("plots", "report.plots", "draw the curves of runs anew", "logs/reacher"),
     Command("compare", "report.compare", "curves of several runs together, with a table", "logs/reacher_task_*"),
     Command("track", "report.tracking", "send metrics that a run could not send", "logs/reacher"),
+    Command("report", "report.page", "a run's curves, settings, videos in an HTML file", "logs/reacher --out r.html"),
+    Command("play", "run", "play a policy: returns and videos", "logs/reacher --num_episodes 5", (), "--exp_dir"),
+    Command("montage", "run", "three checkpoints in one video", "logs/reacher", ("--montage",), "--exp_dir"),
     Command(
-        "report",
-        "report.page",
-        "an HTML file on a run: curves, settings, videos",
-        "logs/reacher --out report.html",
-    ),
-    Command("play", "run", "play a policy: returns and videos", _PLAYED, positional="--exp_dir"),
-    Command(
-        "montage", "run", "first, middle and best checkpoint in one video", "logs/reacher", ("--montage",), "--exp_dir"
-    ),
-    Command(
-        "export",
-        "playing.export",
-        "a policy as files of NumPy, TensorFlow Lite or ONNX",
-        "logs/reacher --format numpy --out exported",
-        positional="--exp_dir",
+        "export", "playing.export", "a policy as NumPy, TFLite or ONNX", "logs/reacher --out here", (), "--exp_dir"
     ),
     Command("experience", "experience.__main__", "import, export and show experience", "show logs/reacher"),
     Command("racing", "examples.racing.recorder", "record rewards, check and time racing environments", "--help"),
     Command("parameters", "settings.parameters_page", "attributes of TrainParams and their defaults", "learning_rate"),
-    Command(
-        "tune-params",
-        "tasks.search",
-        "search for good settings, with Optuna",
-        "reacher/vars.sh --space sac --trials 40",
-    ),
-    Command(
-        "cpus",
-        "run_script.sh",
-        "measure updates and steps; how many workers a run needs",
-        "reacher/vars.sh",
-        ("--check",),
-    ),
+    Command("tune-params", "tasks.search", "search for good settings, with Optuna", "reacher/vars.sh --trials 40"),
+    Command("cpus", "run_script.sh", "how many workers a run needs, measured", "reacher/vars.sh", ("--check",)),
     Command("doctor", "launch.machine_checks", "what is installed here, what renders; CPUs, GPUs, SLURM", ""),
 )
 COMMANDS = {command.name: command for command in _COMMANDS}

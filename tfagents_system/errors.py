@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NoReturn
 
 NAME_VARIABLE = "TFAGENTS_COMMAND"  # Set by `sac`, such as `sac status`.
-PYTHON_VARIABLE = "TFAGENTS_PYTHON"  # Set by `tfagents_system.train`, which starts `sac train`.
 TERMS = "TFAGENTS_TERMS"  # JSON: what the caller of a launcher knows other words for, and these.
 
 EXIT_DONE = 0
@@ -66,11 +65,6 @@ def shown(value: object) -> str:
 def called_as(otherwise: str) -> str:
     """`sac status`, or what the program is called without `sac`."""
     return os.environ.get(NAME_VARIABLE) or otherwise
-
-
-def option(edits: str) -> str:
-    """`--keep`, or what a caller of `tfagents_system.train` writes for it."""
-    return f'edits="{edits}"' if os.environ.get(PYTHON_VARIABLE) else f"--{edits}"
 
 
 def run_name_of(params: Path) -> str:

@@ -26,7 +26,7 @@ from tfagents_system.errors import (
     EXIT_DONE,
     EXIT_RESUMABLE,
     NAME_VARIABLE,
-    PYTHON_VARIABLE,
+    TERMS,
     UserError,
     run_name_of,
     shown,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 _POLL_SECS = 0.5
 _LAST_LINES = 40
+_TERMS = json.dumps({f"--{edits}": f'edits="{edits}"' for edits in ("keep", "fresh")})
 _SAC = [sys.executable, "-P", "-m", "tfagents_system"]
 
 
@@ -96,7 +97,7 @@ def train(
     name = name or ("notebook" if file is None else run_name_of(file))
     given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
     # Where this program is a task of a job array, the run is none.
-    environ = without_task(_environ()) | {PYTHON_VARIABLE: "1"} | {key: str(value) for key, value in given.items()}
+    environ = without_task(_environ()) | {TERMS: _TERMS} | {key: str(value) for key, value in given.items()}
     exp_dir = folder / Path(environ.get("SAC_LOGS_DIR") or "logs").expanduser() / environ["SAC_EXP_NAME"]
     options = [word for key, value in (attributes or {}).items() for word in ("--set", _assignment(key, value))]
     options += [f"--{edits}"] if edits else []

@@ -292,7 +292,7 @@ def workers_in(folder: Path, stop: StopFlag, program: str, run: RunPaths | None 
     spec = {"exp_dir": str(folder), "roles": {"worker": program}, "workers": 2, "max_restarts": 1}
     variables = dataclasses.replace(variables_of(spec), reverb_cpus=0, train_cpus=0)
     plan = plan_cpus(
-        reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=1, cores=flat([0]), share=True
+        reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=1, usable=flat([0]), share=True
     )
     target, starter = Target("node7:8443", Path("/credentials"), None, run), ProgramStarter(command_of(spec))
     return join.JoinSupervisor(variables, plan, Claims(), 0, stop, starter, step_secs=0.02, target=target)

@@ -51,7 +51,7 @@ def num_episodes(run):
 def fails(campaign, *words, pace=ITERATION_SECS / 8):
     """The run ends with exit code 1, in these words, and leaves nothing behind."""
     campaign.run.set_pace(pace)
-    code = campaign.wait_for_end(400.0)
+    code = campaign.process.wait(400.0)
     output = campaign.run.output.read_text()
     assert code == 1, output
     assert "error: " in output

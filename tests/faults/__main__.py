@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.campaign import ITERATION_SECS, KINDS, MEANINGS, UPDATES, Campaign, Fault, NumberedRun
+from tests.faults.campaign import ITERATION_SECS, KINDS, UPDATES, Campaign, Fault, NumberedRun
 from tests.faults.ledger import Balance
 
 _SECS_A_FAULT = 12.0  # of training: how long a run must be for so many faults
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def table(faults: Sequence[Fault]) -> str:
     """Faults, recoveries and recovery times by kind."""
     rows = [("fault", "times", "recovered", "median s", "longest s")]
-    for kind, meaning in MEANINGS.items():
+    for kind, meaning in KINDS.items():
         ours = [fault for fault in faults if fault.kind == kind]
         secs = [fault.recovery_secs for fault in ours if fault.recovery_secs is not None]
         if ours:
@@ -83,7 +83,7 @@ def summary(run: NumberedRun, balance: Balance, code: int) -> str:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    kinds = "\n".join(f"  {kind:12} {meaning}" for kind, meaning in MEANINGS.items())
+    kinds = "\n".join(f"  {kind:12} {meaning}" for kind, meaning in KINDS.items())
     parser = argparse.ArgumentParser(
         prog="python -m tests.faults",
         description="Causes faults in a real run and says what they cost.",

@@ -112,17 +112,10 @@ class NumberedRun(UserRun):
         self._episodes = 2 * WORKERS * iterations + 100
         steps = self._episodes * HORIZON
         params = PARAMS.format(iterations=iterations, updates=UPDATES, steps=steps, eval_period=eval_period)
-        config = {
-            "horizon": HORIZON,
-            "journal": str(self.journal),
-            "ways": {str(k): v for k, v in (ways or {}).items()},
-        }
+        ports = {str(worker): port for worker, port in (ways or {}).items()}
+        config = {"horizon": HORIZON, "journal": str(self.journal), "ways": ports}
         # Checkpoints by time: the SavedModels that are written with the periodic ones take seconds of a slow CPU.
-        own = {
-            "num_collect_workers": WORKERS,
-            "straggler_secs": STRAGGLER_SECS,
-            "checkpoint_minutes": 0.1,
-        }
+        own = {"num_collect_workers": WORKERS, "straggler_secs": STRAGGLER_SECS, "checkpoint_minutes": 0.1}
         super().__init__(folder, params, config, **{**own, **variables})
         self.exp_dir = Path(str(variables.get("exp_dir", self.exp_dir)))
         self.paths = RunPaths(self.exp_dir)
@@ -209,9 +202,9 @@ class Campaign:
 
     def start(self, *arguments: str) -> float:
         """Starts the run, with further arguments, and waits until it trains; returns the seconds that took."""
-        began, earlier = time.monotonic(), self._beat(TRAINER).get("pid")
+        began, earlier = time.monotonic(), self.run.beat(TRAINER).get("pid")
         self._process = self.run.start(*arguments)
-        if self.wait_until(lambda: self._beat(TRAINER).get("pid") != earlier and self._is_training()) is None:
+        if self.wait_until(lambda: self.run.beat(TRAINER).get("pid") != earlier and self._is_training()) is None:
             raise RuntimeError(f"the run did not start:\n{self.run.output.read_text()[-3000:]}\n{self.run.logs()}")
         return time.monotonic() - began
 
@@ -221,7 +214,7 @@ class Campaign:
         Args:
           kind: One of `KINDS`, or roles with a + between them, which are killed at once.
         """
-        roles, recovery_secs = KINDS[kind](self) if kind in KINDS else self._kill(kind.split("+"))
+        roles, recovery_secs = _CAUSES[kind](self) if kind in _CAUSES else self._kill(kind.split("+"))
         fault = Fault(kind, tuple(roles), recovery_secs)
         self.faults.append(fault)
         took = "no recovery" if recovery_secs is None else f"recovered after {recovery_secs:.1f} s"
@@ -264,7 +257,15 @@ class Campaign:
         except subprocess.TimeoutExpired:
             self.violations.append(f"the run did not end within {timeout_secs:.0f} s")
             return self._end()
-        self._check_end(code)
+        trainer, asked = self.run.trainer(), self.run.iterations
+        if code != EXIT_DONE:
+            self.violations.append(f"the run ended with exit code {code}:\n{self.run.output.read_text()[-2000:]}")
+        if (trainer.get("train_step"), trainer.get("iteration")) != (asked * UPDATES, asked):
+            self.violations.append(
+                f"{trainer.get('train_step')} updates in {trainer.get('iteration')} iterations instead of "
+                f"{asked * UPDATES} in {asked}"
+            )
+        self.check_nothing_left()
         return code
 
     @property
@@ -272,17 +273,6 @@ class Campaign:
         """The supervisor."""
         assert self._process is not None
         return self._process
-
-    def wait_for_end(self, timeout_secs: float) -> int:
-        """The exit code of the run.
-
-        Raises:
-          TimeoutError: It goes on.
-        """
-        try:
-            return self.process.wait(timeout_secs)
-        except subprocess.TimeoutExpired:
-            raise TimeoutError(f"the run has not ended within {timeout_secs:.0f} s") from None
 
     def close(self) -> None:
         """Ends whatever is left of the run."""
@@ -294,20 +284,17 @@ class Campaign:
 
     # Seeing how it is.
 
-    def _beat(self, role: str) -> dict[str, Any]:
-        return self.run.beat(role)
-
     def pid(self, role: str) -> int | None:
         """The process of a role that is alive."""
-        pid = self._beat(role).get("pid")
+        pid = self.run.beat(role).get("pid")
         return pid if pid is not None and pid in {process.pid for process in processes_of(self.run.exp_dir)} else None
 
     def iteration_of(self, role: str) -> int:
         """The iteration that a role was last heard to be in."""
-        return int(self._beat(role).get("iteration") or 0)
+        return int(self.run.beat(role).get("iteration") or 0)
 
     def _is_training(self) -> bool:
-        beat = self._beat(TRAINER)
+        beat = self.run.beat(TRAINER)
         return (beat.get("train_step") or 0) > (beat.get("resumed_at_step") or 0)
 
     def _has_far_to_go(self) -> bool:
@@ -328,14 +315,14 @@ class Campaign:
         Args:
           before: The process of each that was killed.
         """
-        trainer, killed = self._beat(TRAINER), before or {}
+        trainer, killed = self.run.beat(TRAINER), before or {}
 
         def goes_on() -> bool:
-            beats = {role: self._beat(role) for role in killed}
+            beats = {role: self.run.beat(role) for role in killed}
             is_back = all(
                 beat.get("pid") != killed[role] and beat.get("state") != "starting" for role, beat in beats.items()
             )
-            now = self._beat(TRAINER)
+            now = self.run.beat(TRAINER)
             is_same = now.get("pid") == trainer.get("pid")
             base = trainer.get("train_step") if is_same else now.get("resumed_at_step")
             return is_back and (now.get("train_step") or 0) > (base or 0)
@@ -356,12 +343,6 @@ class Campaign:
 
     def _kill_worker(self) -> tuple[list[str], float | None]:
         return self._kill([self._a_worker()])
-
-    def _kill_replay(self) -> tuple[list[str], float | None]:
-        return self._kill([REPLAY])
-
-    def _kill_trainer(self) -> tuple[list[str], float | None]:
-        return self._kill([TRAINER])
 
     def _kill_two(self) -> tuple[list[str], float | None]:
         return self._kill(self._random.sample([TRAINER, REPLAY, *map(worker_role, range(WORKERS))], 2))
@@ -441,22 +422,9 @@ class Campaign:
         if left:
             self.violations.append(f"processes {left} outlived the run")
 
-    def _check_end(self, code: int) -> None:
-        trainer, asked = self.run.trainer(), self.run.iterations
-        if code != EXIT_DONE:
-            self.violations.append(f"the run ended with exit code {code}:\n{self.run.output.read_text()[-2000:]}")
-        if (trainer.get("train_step"), trainer.get("iteration")) != (asked * UPDATES, asked):
-            self.violations.append(
-                f"{trainer.get('train_step')} updates in {trainer.get('iteration')} iterations instead of "
-                f"{asked * UPDATES} in {asked}"
-            )
-        self.check_nothing_left()
 
-
-KINDS: dict[str, Callable[[Campaign], tuple[list[str], float | None]]] = {
+_CAUSES: dict[str, Callable[[Campaign], tuple[list[str], float | None]]] = {
     "worker": Campaign._kill_worker,
-    "replay": Campaign._kill_replay,
-    "trainer": Campaign._kill_trainer,
     "two": Campaign._kill_two,
     "everything": Campaign._kill_everything,
     "supervisor": Campaign._kill_supervisor,
@@ -464,10 +432,10 @@ KINDS: dict[str, Callable[[Campaign], tuple[list[str], float | None]]] = {
     "stop": Campaign._stop,
     "interrupt": Campaign._interrupt_twice,
 }
-MEANINGS = {
+KINDS = {
     "worker": "kill -9 of a worker",
-    "replay": "kill -9 of the replay server",
-    "trainer": "kill -9 of the trainer",
+    REPLAY: "kill -9 of the replay server",
+    TRAINER: "kill -9 of the trainer",
     "two": "kill -9 of two roles at once",
     "everything": "kill -9 of everything, then the same command",
     "supervisor": "kill -9 of the supervisor, then the same command",

@@ -12,9 +12,10 @@ from tests.support.machines import flat
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import CpuPlan, plan_cpus, split_cpus
 from tfagents_system.machine.cpus import (
-    Core,
+    Cpu,
+    Usable,
     cgroup_quota,
-    cores_of,
+    described,
     format_cpu_list,
     parse_cpu_list,
     slurm_allotment,
@@ -31,10 +32,10 @@ sizes = st.fixed_dictionaries(
 )
 
 
-def plan(reverb: int, train: int, workers: int, worker: int, allowed: list[int], **more: Any) -> CpuPlan:
+def plan(reverb: int, train: int, workers: int, worker: int, usable: Usable | list[int], **more: Any) -> CpuPlan:
     return plan_cpus(
         reverb_cpus=reverb, train_cpus=train, num_collect_workers=workers, collect_worker_cpus=worker,
-        cores=flat(allowed), **more,
+        usable=flat(usable) if isinstance(usable, list) else usable, **more,
     )  # fmt: skip
 
 
@@ -48,9 +49,9 @@ def test_every_machine_has_a_valid_plan_or_a_refusal(allowed: list[int], size: d
     needed = size["reverb_cpus"] + size["train_cpus"] + size["num_collect_workers"] * size["collect_worker_cpus"]
     if needed > len(allowed) and not share:
         with pytest.raises(UserError, match=f"needs {needed} CPUs, {len(allowed)} are available"):
-            plan_cpus(cores=flat(allowed), **size)
+            plan_cpus(usable=flat(allowed), **size)
         return
-    result = plan_cpus(cores=flat(allowed), share=share, **size)
+    result = plan_cpus(usable=flat(allowed), share=share, **size)
     by_role = result.by_role
     assert len(by_role) == 2 + size["num_collect_workers"]
     assert set(result.ids()) <= set(allowed)
@@ -68,23 +69,23 @@ def test_every_machine_has_a_valid_plan_or_a_refusal(allowed: list[int], size: d
         assert size["train_cpus"] >= len(allowed) or not others & set(result.trainer)
 
 
-def test_two_cpus_shared_by_four_roles() -> None:
-    result = plan(1, 1, 2, 1, [0, 1], share=True)
-    assert result.to_json() == {"replay": [0], "trainer": [1], "worker_0": [0], "worker_1": [0]}
-    assert result.shared_cpus == 2 and "4 CPUs are wanted, 2 are used" in result.notes[0]
-
-
-def test_a_trainer_that_wants_all_cpus_shares_them_with_the_others() -> None:
-    result = plan(1, 2, 2, 1, [0, 1], share=True)
-    assert result.to_json() == {"replay": [0], "trainer": [0, 1], "worker_0": [1], "worker_1": [0]}
-    assert result.thread_environ("trainer")["TF_NUM_INTEROP_THREADS"] == "2"
-
-
-def test_sharing_goes_round_the_cpus_beside_the_trainers() -> None:
-    result = plan(1, 2, 4, 1, [3, 5, 7, 9], share=True)
-    assert result.to_json() == {
-        "replay": [3], "trainer": [5, 7], "worker_0": [9], "worker_1": [3], "worker_2": [9], "worker_3": [3],
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    ("sizes", "allowed", "expected"),
+    [
+        ((1, 1, 2, 1), [0, 1], {"replay": [0], "trainer": [1], "worker_0": [0], "worker_1": [0]}),
+        ((1, 2, 2, 1), [0, 1], {"replay": [0], "trainer": [0, 1], "worker_0": [1], "worker_1": [0]}),
+        (
+            (1, 2, 4, 1),
+            [3, 5, 7, 9],
+            {"replay": [3], "trainer": [5, 7], "worker_0": [9], "worker_1": [3], "worker_2": [9], "worker_3": [3]},
+        ),
+    ],
+    ids=["four roles on two", "a trainer that wants all", "round the CPUs beside the trainer's"],
+)
+def test_too_few_cpus_are_shared(sizes: Any, allowed: list[int], expected: dict[str, list[int]]) -> None:
+    result = plan(*sizes, allowed, share=True)
+    assert result.to_json() == expected and result.shared_cpus == len(allowed)
+    assert f"CPUs are wanted, {len(allowed)} are used" in result.notes[0]
 
 
 def test_the_refusal_says_rule_value_and_remedy() -> None:
@@ -98,7 +99,6 @@ def test_the_refusal_says_rule_value_and_remedy() -> None:
 
 def test_experts_have_cpus_like_the_workers_before_them() -> None:
     assert plan(1, 2, 1, 2, list(range(9)), expert_workers=2).to_json() == plan(1, 2, 3, 2, list(range(9))).to_json()
-    assert len(plan(1, 2, 1, 2, list(range(9)), expert_workers=2, allotment=9).workers) == 3
     told = r"\(SAC_NUM_COLLECT_WORKERS=1 \+ SAC_EXPERT_WORKERS=2\) \* SAC_COLLECT_WORKER_CPUS=2 needs 9 CPUs, 8 are"
     with pytest.raises(UserError, match=told):
         plan(1, 2, 1, 2, list(range(8)), expert_workers=2)
@@ -108,24 +108,11 @@ def test_experts_have_cpus_like_the_workers_before_them() -> None:
     assert plan(1, 2, 1, 2, list(range(9)), expert_workers=1, eval_workers=1).evaluators == 1
 
 
-def test_the_cgroups_quota_counts() -> None:
+def test_the_cgroups_quota_counts_and_every_container_with_one_would_take_the_same_ids() -> None:
+    assert plan(1, 1, 2, 1, flat(range(4), quota=4.0)).ids() == [0, 1, 2, 3]
     with pytest.raises(UserError, match=r"needs 4 CPUs, 2 are available \(the cgroup's quota of 2.5 CPUs\)"):
-        plan(1, 1, 2, 1, list(range(64)), quota=2.5)
-    assert plan(1, 1, 2, 1, list(range(4)), quota=4.0).ids() == [0, 1, 2, 3]
-
-
-def test_an_allotment_that_the_cluster_does_not_confine_is_not_pinned() -> None:
-    result = plan(1, 4, 3, 1, list(range(64)), allotment=8)
-    assert not result.pinned and result.ids() == []
-    assert len(result.workers) == 3 and result.counts["trainer"] == 4
-    assert "SLURM allotted 8 CPUs but does not confine" in result.notes[0]
-    with pytest.raises(UserError, match=r"needs 9 CPUs, 8 are available \(SLURM's allotment on this node\)"):
-        plan(1, 4, 4, 1, list(range(64)), allotment=8)
-
-
-def test_a_quota_smaller_than_the_mask_is_not_pinned_and_says_so() -> None:
-    """Every container with `docker --cpus` would take the same first ids."""
-    result = plan(1, 1, 2, 1, list(range(64)), quota=2.5, share=True, held={0: "run a"})
+        plan(1, 1, 2, 1, flat(range(64), quota=2.5))
+    result = plan(1, 1, 2, 1, flat(range(64), quota=2.5), share=True, held={0: "run a"})
     assert not result.pinned and result.ids() == [] and result.shared_cpus == 2 and len(result.workers) == 2
     assert set(result.counts.values()) == {1}
     assert result.notes[0].startswith(
@@ -134,9 +121,15 @@ def test_a_quota_smaller_than_the_mask_is_not_pinned_and_says_so() -> None:
     assert "CPU plan (not pinned, shared):" in result.table()
 
 
-def test_a_confined_allotment_is_pinned() -> None:
-    result = plan(1, 1, 2, 1, [4, 5, 20, 21], allotment=4)
+def test_an_allotment_is_pinned_where_the_cluster_confines_the_job_to_it() -> None:
+    result = plan(1, 1, 2, 1, flat([4, 5, 20, 21], allotment=4))
     assert result.pinned and result.ids() == [4, 5, 20, 21]
+    result = plan(1, 4, 3, 1, flat(range(64), allotment=8))
+    assert not result.pinned and result.ids() == []
+    assert len(result.workers) == 3 and result.counts["trainer"] == 4
+    assert "SLURM allotted 8 CPUs but does not confine" in result.notes[0]
+    with pytest.raises(UserError, match=r"needs 9 CPUs, 8 are available \(SLURM's allotment on this node\)"):
+        plan(1, 4, 4, 1, flat(range(64), allotment=8))
 
 
 def test_cpus_that_others_hold_are_left_alone() -> None:
@@ -227,41 +220,35 @@ def neighbours(folder: Path) -> Path:
 
 def test_cores_and_nodes_are_as_the_kernel_describes_them(tmp_path: Path) -> None:
     two_sockets(tmp_path)
-    assert cores_of([0, 1, 3, 4, 9, 12], tmp_path) == [
-        Core(0, (0,), 1), Core(0, (1, 9)), Core(0, (3,), 1), Core(1, (4, 12)),
-    ]  # fmt: skip
-    assert cores_of([2, 99], tmp_path) == [Core(0, (2,), 1), Core(0, (99,))]  # Of the last one it says nothing.
-    assert cores_of([7, 5], tmp_path / "nowhere") == [Core(0, (5,)), Core(0, (7,))]
+    assert described([4, 0, 9], tmp_path) == {
+        0: Cpu(0, frozenset([0, 8])), 4: Cpu(1, frozenset([4, 12])), 9: Cpu(0, frozenset([1, 9])),
+    }  # fmt: skip
+    assert described([99], tmp_path) == described([99], tmp_path / "nowhere") == {99: Cpu(0, frozenset([99]))}
 
 
 def plan_on(machine: Path, allowed: Sequence[int], reverb: int, train: int, workers: int, **more: Any) -> CpuPlan:
-    return plan_cpus(
-        reverb_cpus=reverb, train_cpus=train, num_collect_workers=workers, collect_worker_cpus=1,
-        cores=cores_of(allowed, machine), **more,
-    )  # fmt: skip
+    return plan(reverb, train, workers, 1, Usable(described(allowed, machine)), **more)
 
 
-def test_no_two_roles_are_on_one_core_while_there_are_others(tmp_path: Path) -> None:
-    plan = plan_on(neighbours(tmp_path), range(8), 1, 1, 2)
-    assert plan.to_json() == {"replay": [0], "trainer": [2], "worker_0": [4], "worker_1": [6]}
-
-
-def test_workers_share_cores_with_each_other_before_they_share_the_trainers(tmp_path: Path) -> None:
-    plan = plan_on(neighbours(tmp_path), range(8), 1, 1, 5)
-    assert plan.to_json() == {
-        "replay": [0], "trainer": [2], "worker_0": [4], "worker_1": [6],
-        "worker_2": [1], "worker_3": [5], "worker_4": [7],
-    }  # fmt: skip
+def test_roles_share_cores_only_where_there_are_no_others_and_the_trainers_last(tmp_path: Path) -> None:
+    machine = neighbours(tmp_path)
+    first = {"replay": [0], "trainer": [2], "worker_0": [4], "worker_1": [6]}
+    assert plan_on(machine, range(8), 1, 1, 2).to_json() == first
+    more = {"worker_2": [1], "worker_3": [5], "worker_4": [7]}
+    assert plan_on(machine, range(8), 1, 1, 5).to_json() == first | more
 
 
 def test_trainer_and_replay_server_are_on_the_node_that_has_room_for_the_run(tmp_path: Path) -> None:
     machine = two_sockets(tmp_path)
     assert plan_on(machine, range(16), 1, 2, 1).ids() == [0, 1, 2, 3]
     # Two cores of the first node are another run's.
-    plan = plan_on(machine, range(16), 1, 2, 1, held=dict.fromkeys((0, 1), "run a"))
-    assert plan.to_json() == {"replay": [4], "trainer": [5, 6], "worker_0": [7]}
-    plan = plan_on(machine, range(16), 1, 2, 4)
-    assert plan.to_json() == {
+    held = dict.fromkeys((0, 1), "run a")
+    assert plan_on(machine, range(16), 1, 2, 1, held=held).to_json() == {
+        "replay": [4],
+        "trainer": [5, 6],
+        "worker_0": [7],
+    }
+    assert plan_on(machine, range(16), 1, 2, 4).to_json() == {
         "replay": [0], "trainer": [1, 2], "worker_0": [3], "worker_1": [4], "worker_2": [5], "worker_3": [6],
     }  # fmt: skip
 
@@ -270,7 +257,7 @@ def test_trainer_and_replay_server_are_on_the_node_that_has_room_for_the_run(tmp
 
 
 def split(machine: Path, allowed: Sequence[int], parallel: int, needed: int, **more: Any) -> list[list[int]]:
-    return [*map(list, split_cpus(cores_of(allowed, machine), parallel, needed, **more))]
+    return [*map(list, split_cpus(described(allowed, machine), parallel, needed, **more))]
 
 
 def test_runs_get_stretches_of_cores_and_nodes(tmp_path: Path) -> None:

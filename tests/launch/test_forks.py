@@ -16,8 +16,7 @@ import pytest
 
 from tests.support.waiting import gone, until
 from tests.support.warm_starts import WarmPopen
-from tfagents_system.launch import forks
-from tfagents_system.launch.forks import MARK_VARIABLE, RoleStarter
+from tfagents_system.launch.forks import MARK_VARIABLE
 from tfagents_system.machine import processes
 from tfagents_system.machine.processes import kill_session
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
@@ -33,7 +32,6 @@ from tfagents_system.launch import forks
 from tfagents_system.machine import processes
 forks._WORKER = "tests.support.forked_role"
 starter = forks.RoleStarter()
-starter.adopt()
 folder = Path(sys.argv[1])
 def environ(does="exit", **more):
     own = {{"FORKED_ROLE_DOES": does, "SAC_EXP_DIR": {EXP_DIR!r}, "PYTHONPATH": {str(ROOT)!r}}}
@@ -183,10 +181,6 @@ print(json.dumps([errors, len(os.listdir("/proc/self/fd")) < 6, signal.pthread_s
 # Marks, and what roles leave.
 
 
-def is_zombie(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 def test_what_a_role_forks_has_its_mark(tmp_path: Path) -> None:
     """Without another program, in a session of its own, as a child of the supervisor: like a simulator's daemon."""
     marks = [f"worker_{k}.{uuid.uuid4()}" for k in range(2)]
@@ -218,11 +212,13 @@ print(json.dumps([role.wait() for role in roles]), flush=True)
         assert json.loads(process.stdout.readline()) == [-signal.SIGKILL] * 2
 
 
-def test_orphans_of_roles_are_reaped_and_exit_codes_of_roles_are_left(tmp_path: Path) -> None:
-    zombie, code, was_there, is_there = told(
+def test_orphans_of_roles_are_reaped_and_exit_codes_of_others_are_left(tmp_path: Path) -> None:
+    """Of roles, and of children that other code looks after, such as a tunnel."""
+    zombie, code, others, was_there, is_there = told(
         tmp_path,
         """
 import psutil
+other = processes.start_apart(["sleep", "60"])
 def is_zombie(pid):
     return psutil.pid_exists(pid) and psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 roles = [start(k, does) for k, does in enumerate(["wait", "exit"])]
@@ -234,26 +230,13 @@ processes.kill_session(roles[0].pid)
 while not (is_zombie(orphans[0].pid) and is_zombie(roles[1].pid)):
     time.sleep(0.01)
 was_there = psutil.pid_exists(orphans[0].pid)
+other.kill()
 starter.reap_orphans([roles[1].pid])
 zombie, code = is_zombie(roles[1].pid), roles[1].poll()
-print(json.dumps([zombie, code, was_there, psutil.pid_exists(orphans[0].pid)]))
+print(json.dumps([zombie, code, other.wait(10), was_there, psutil.pid_exists(orphans[0].pid)]))
 """,
     )
-    assert (zombie, code, was_there, is_there) == (True, 75, True, False)
-
-
-def test_a_child_that_other_code_looks_after_is_nobodys_orphan() -> None:
-    starter = RoleStarter()
-    starter._others = set()  # As `adopt` has it, without making this process a subreaper.
-    process = processes.start_apart(["sleep", "60"])
-    try:
-        assert process.pid in processes.started_apart()
-        assert process.pid not in starter.orphans([])
-        process.kill()
-        starter.reap_orphans([])
-    finally:
-        process.kill()
-        assert process.wait(10) == -9, "nobody else has taken its exit code"
+    assert (zombie, code, others, was_there, is_there) == (True, 75, -signal.SIGKILL, True, False)
 
 
 # Calls.
@@ -306,15 +289,3 @@ forks.call(lambda tell: forked_role.stay(folder / "pids"), "sac_check", environ(
     if number != signal.SIGKILL:
         assert out == f"stopped by {signal.Signals(number).name}: nothing was started\n"
         assert all(gone(pid, within_secs=20.0) for pid in pids)
-
-
-def test_messages_may_come_in_pieces(tmp_path: Path) -> None:
-    path = tmp_path / "messages"
-    messages = os.open(path, os.O_RDWR | os.O_CREAT)
-    forks._answer(lambda tell: (tell("a" * 300_000), "b")[1], messages)
-    os.close(messages)
-    whole = path.read_bytes()
-    with open(path, "rb") as file:
-        for size, count in ((0, 0), (4, 0), (299_000, 0), (len(whole) - 1, 1), (len(whole), 1)):
-            path.write_bytes(whole[:size])
-            assert len(list(forks._complete(file))) == count, size

@@ -93,14 +93,6 @@ def test_a_tracker_that_hangs_takes_no_time_from_those_that_save_and_a_stop_says
     assert f"a report so far: sac report {run_dir}\n" in out
 
 
-def test_a_gateway_that_refuses_its_input_at_the_start_ends_the_run_with_its_words(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    roles = {"gateway": "echo 'error: key.pem can be read by others'; exit 2"}
-    assert make_supervisor(run_dir, stop, roles, gateway_port=0).run() == 2
-    assert "error: key.pem can be read by others" in capfd.readouterr().out
-
-
 def test_the_gateway_is_told_of_the_end_before_the_replay_server(run_dir: Path, stop: StopFlag, fast: None) -> None:
     order = run_dir / "order"
     roles = {

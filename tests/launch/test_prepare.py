@@ -84,20 +84,6 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
             prepare_run(environ)
 
 
-def test_everything_wrong_is_told_together(environ: dict[str, str], tmp_path: Path) -> None:
-    environ |= {"SAC_NUM_COLLECT_WORKERS": "500", "SAC_SHARE_CPUS": "0", "SAC_SEEDS": "1"}
-    (tmp_path / "config.json").write_text('{"horzion": 20}')
-    (tmp_path / "params.py").write_text(PARAMS.replace("batch_size", "batchsize"))
-    with pytest.raises(UserError) as raised:
-        prepare_run(environ)
-    text = "\n".join(raised.value.findings)
-    assert "SAC_SEEDS is not a known variable, SAC_SEED is" in text
-    assert "needs 502 CPUs" in text
-    assert "horzion" in text and "horizon" in text
-    assert "batchsize" in text and "batch_size" in text
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.usefixtures("untried")
 def test_the_runs_own_copies_win_and_the_difference_is_shown(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

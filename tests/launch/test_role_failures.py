@@ -9,29 +9,30 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_run import CRASHES, SAVES
-from tests.support.supervised import (
-    log,
-    make_supervisor,
-    touch_once,
-    waits_for,
-    waits_for_lines,
-    waits_for_up,
-    works,
-)
+from tests.support.supervised import log, make_supervisor, touch_once, waits_for, waits_for_lines, waits_for_up, works
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import problems
 from tfagents_system.run_files.heartbeat import read_status
 
 
-def test_a_crashed_role_is_restarted_and_the_restart_logged(
+def test_a_role_that_crashed_or_hung_is_restarted_and_its_last_words_logged(
     run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     crashes = CRASHES.replace("; exit", "; echo a package says goodbye; exit")
-    worker = f"mkdir {run_dir}/first 2>/dev/null && {{ {crashes}; }}; {SAVES}"
-    roles = {"trainer": waits_for_up("worker_0") + "exit 0", "worker": worker}
-    assert make_supervisor(run_dir, stop, roles).run() == 0
-    line = "worker_0 ended with exit code 1 (ValueError: no luck): restart 1 of at most 10 in a row, in 0.01 s"
-    assert line in capfd.readouterr().out and line in log(run_dir, "worker_0")
+    hung = "worker 1: environment 0 (about step 12 of episode 3) has not returned for 300 s"
+    traces = f"printf '%-399s\\nTimeout!\\n  File \"my_env.py\", line 12 in step\\n' '{hung}'"
+    hangs = f"{traces} > {run_dir}/heartbeats/worker_1.hang; exit 1"
+    roles = {
+        f"worker_{k}": f"mkdir {run_dir}/first_{k} 2>/dev/null && {{ {fails}; }}; {SAVES}"
+        for k, fails in enumerate((crashes, hangs))
+    }
+    roles["trainer"] = waits_for_up("worker_0", "worker_1") + "exit 0"
+    assert make_supervisor(run_dir, stop, roles, workers=2).run() == 0
+    out = capfd.readouterr().out
+    for role, why in (("worker_0", "ValueError: no luck"), ("worker_1", hung)):
+        line = f"{role} ended with exit code 1 ({why}): restart 1 of at most 10 in a row, in 0.01 s"
+        assert line in out and line in log(run_dir, role)
+    assert f'{hung}\nTimeout!\n  File "my_env.py", line 12 in step\n' in log(run_dir, "worker_1")
     status = read_status(run_dir / "status.json")
     assert status is not None and status["roles"]["worker_0"]["restarts"] == 1
 
@@ -53,19 +54,6 @@ def test_a_worker_that_is_given_up_leaves_the_others_going_and_stays_in_status_a
     sentence = "worker_0: given up after 2 restarts: exit code 1 (ValueError: no luck)"
     assert sentence in out.splitlines()[-3:]
     assert problems(status, time.time()) == [sentence]
-
-
-def test_a_worker_that_hung_is_told_with_its_line_and_its_traces_are_in_its_log(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    line = "worker 0: environment 0 (about step 12 of episode 3) has not returned for 300 s"
-    hang = f"printf '%-399s\\nTimeout!\\n  File \"my_env.py\", line 12 in step\\n' '{line}'"
-    worker = f"mkdir {run_dir}/first 2>/dev/null && {{ {hang} > {run_dir}/heartbeats/worker_0.hang; exit 1; }}; {SAVES}"
-    roles = {"trainer": waits_for_up("worker_0") + "exit 0", "worker": worker}
-    assert make_supervisor(run_dir, stop, roles).run() == 0
-    assert f"worker_0 ended with exit code 1 ({line}): restart 1 of at most 10" in capfd.readouterr().out
-    text = log(run_dir, "worker_0")
-    assert f'{line}\nTimeout!\n  File "my_env.py", line 12 in step\n' in text
 
 
 def test_no_worker_left_fails_the_run(
@@ -106,14 +94,29 @@ def test_a_trainer_or_replay_server_that_is_given_up_fails_the_run(
     assert status is not None and status["run"]["state"] == "failed" and status["run"]["exit_code"] == 1
 
 
-def test_bad_input_ends_the_run_with_its_reason_and_without_a_restart(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("role", "exit_code", "code", "told"),
+    [
+        ("worker_0", 2, 2, "worker_0 refused its input"),
+        ("gateway", 2, 2, "gateway refused its input"),
+        ("trainer", 3, 1, "trainer can't go on"),
+    ],
+)
+def test_what_is_hopeless_ends_the_run_with_its_reason_and_without_a_restart(
+    run_dir: Path,
+    stop: StopFlag,
+    fast: None,
+    capfd: pytest.CaptureFixture[str],
+    role: str,
+    exit_code: int,
+    code: int,
+    told: str,
 ) -> None:
-    program = "echo chatter; echo 'error: mass must be positive' >&2; exit 2"
-    assert make_supervisor(run_dir, stop, {"worker": program}).run() == 2
-    out = capfd.readouterr().out
-    assert "error: worker_0 refused its input\n  error: mass must be positive\n" in out
-    assert log(run_dir, "worker_0").count("chatter") == 1
+    program = f"echo chatter; echo 'error: mass must be positive' >&2; exit {exit_code}"
+    port = 0 if role == "gateway" else None
+    assert make_supervisor(run_dir, stop, {role: program}, gateway_port=port).run() == code
+    assert f"error: {told}\n  error: mass must be positive\n" in capfd.readouterr().out
+    assert log(run_dir, role).count("chatter") == 1
 
 
 def test_what_a_signal_ends_or_starts_anew_is_never_given_up_if_it_had_got_further(
@@ -152,15 +155,6 @@ def test_of_trainer_and_replay_server_further_is_beyond_all_processes_before(
     program = f"echo life; {works(role, key, '40')}kill -9 $$"
     assert make_supervisor(run_dir, stop, {role: program}, max_restarts=2).run() == 1
     assert log(run_dir, role).count("life") == 4, "the first one got to 40, three more no further"
-
-
-def test_a_role_that_says_it_is_hopeless_ends_the_run_in_its_words(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    program = "echo chatter; echo 'error: training diverged twice' >&2; exit 3"
-    assert make_supervisor(run_dir, stop, {"trainer": program}).run() == 1
-    assert "error: trainer can't go on\n  error: training diverged twice\n" in capfd.readouterr().out
-    assert log(run_dir, "trainer").count("chatter") == 1
 
 
 @pytest.mark.parametrize(("deterministic", "starts"), [(True, 2), (False, 1)])

@@ -12,14 +12,7 @@ import pytest
 
 from tests.support.fake_run import SAVES, STUBBORN
 from tests.support.shell import ROOT
-from tests.support.supervised import (
-    beating,
-    log,
-    make_supervisor,
-    once_stopping,
-    once_up,
-    waits_for_up,
-)
+from tests.support.supervised import beating, log, make_supervisor, once_stopping, once_up, waits_for_up
 from tests.support.waiting import until
 from tfagents_system.launch import supervisor as supervisor_module
 from tfagents_system.launch.prepare import tell_finished
@@ -47,26 +40,29 @@ def test_the_trainers_end_is_the_runs_end(
 def test_a_start_tells_how_far_the_run_had_come_until_its_trainer_does(tmp_path: Path, stop: StopFlag) -> None:
     made = make_supervisor(tmp_path / "run", stop, {})
     made.paths.heartbeats.mkdir(parents=True)
-    beat = {"iteration": 7, "num_iter": 9, "env_steps": 1700, "eval_return": -3.5, "state": "stopped", "pid": 4}
+    beat = {"iteration": 7, "num_iter": 9, "env_steps": 1700, "state": "stopped", "pid": 4}
     write_status(made.paths.status_json, {"run": {"name": "x", "state": "stopped"}, "roles": {"trainer": beat}})
     for _ in range(2):  # A start that is stopped early, and the next one.
-        status = make_supervisor(tmp_path / "run", stop, {}).to_json()
+        made = make_supervisor(tmp_path / "run", stop, {})
+        status = made.to_json()
         shown = summary(status, status["run"]["updated_at"])
         assert (shown["state"], shown["iteration"], shown["env steps"]) == ("starting", "7/9", "1,700")
-        assert shown["eval return"] == "-3.5"
         write_status(made.paths.status_json, status)
     made.paths.heartbeat("trainer").write_text(json.dumps({"state": "training", "iteration": 8, "num_iter": 9}))
-    status = make_supervisor(tmp_path / "run", stop, {}).to_json()
+    status = made.to_json()
     assert "before" not in status["run"] and summary(status, 0.0)["env steps"] == "-"
 
 
-def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag, fast: None) -> None:
+def test_roles_get_their_cpus_threads_and_numbers_and_the_trainer_the_gpu(
+    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFAGENTS_CUDA_VISIBLE_DEVICES", "5,6")
     tells = (
         "grep Cpus_allowed_list /proc/self/status; env | sort; ps -o sid= -p $$ | tr -d ' ' | sed s/^/sid=/; "
         "echo pid=$$; readlink /proc/self/fd/0; "
     )
     roles = {"trainer": tells + waits_for_up("worker_1") + "exit 0", "worker": tells + SAVES}
-    supervisor = make_supervisor(run_dir, stop, roles, workers=2)
+    supervisor = make_supervisor(run_dir, stop, roles, workers=2, train_gpus=True)
     status = supervisor.to_json()
     plan, port = status["plan"], status["run"]["port"]
     assert supervisor.run() == 0 and port == 8123
@@ -75,25 +71,12 @@ def test_roles_get_their_cpus_threads_and_numbers(run_dir: Path, stop: StopFlag,
         assert re.search(rf"Cpus_allowed_list:\s+{plan[role][0]}\n", text)
         assert f"SAC_EXP_DIR={run_dir}\n" in text and "SAC_REVERB_PORT=8123\n" in text and "SAC_SEED=0\n" in text
         assert "SAC_NUM_COLLECT_WORKERS=2\n" in text and "SAC_SHARE_CPUS=1\n" in text
-        assert "OMP_NUM_THREADS=1\n" in text and "CUDA_VISIBLE_DEVICES=-1\n" in text
+        assert "OMP_NUM_THREADS=1\n" in text
+        assert f"\nCUDA_VISIBLE_DEVICES={5 if role == 'trainer' else -1}\n" in text
         assert f"PYTHONPATH={ROOT}" in text
         assert text[text.index("sid=") :].split()[0][4:] == text[text.index("pid=") :].split()[0][4:]
         assert "/dev/null" in text
     assert "SLURM_PROCID=1\n" in log(run_dir, "worker_1")
-
-
-def test_the_trainer_alone_gets_the_gpu(
-    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TFAGENTS_CUDA_VISIBLE_DEVICES", "5,6")
-    trainer = f"env; {waits_for_up('replay', 'worker_0')} exit 0"
-    tells = {"trainer": trainer, "replay": f"env; {SAVES}", "worker": f"env; {SAVES}"}
-    assert make_supervisor(run_dir, stop, tells, train_gpus=True).run() == 0
-    seen = {
-        role: re.findall(r"^CUDA_VISIBLE_DEVICES=(.*)$", log(run_dir, role), re.M)
-        for role in ("trainer", "replay", "worker_0")
-    }
-    assert seen == {"trainer": ["5"], "replay": ["-1"], "worker_0": ["-1"]}
 
 
 @pytest.mark.parametrize("is_saving", [False, True])

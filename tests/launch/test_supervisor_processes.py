@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_run import DONE, SAVES
+from tests.support.ports import free_port
 from tests.support.shell import ROOT
 from tests.support.supervised import log
 from tfagents_system.machine.processes import processes_of_run
@@ -70,11 +69,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., FakeRun]]:
         assert list(processes_of_run(run.exp_dir)) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
-def test_every_stop_signal_saves(start: Callable[..., FakeRun], number: int) -> None:
+def test_a_terminal_that_closes_saves(start: Callable[..., FakeRun]) -> None:
+    """Other stop signals: abilities/test_survival.py."""
     run = start("a")
     run.wait_until_up()
-    code, out = run.end(number)
+    code, out = run.end(signal.SIGHUP)
     assert code == 75, out
     assert "everything is saved, the same command goes on" in out
     assert "saved" in log(run.exp_dir, "trainer")
@@ -93,28 +92,19 @@ def test_a_run_after_a_killed_supervisor_waits_for_its_roles_and_goes_on(start: 
     assert "of an earlier start of this run to save and end" in out
 
 
-def test_two_runs_take_different_cpus_and_ports(start: Callable[..., FakeRun]) -> None:
+def test_runs_take_different_cpus_and_ports_and_name_who_holds_them(start: Callable[..., FakeRun]) -> None:
     cpus = {"cpus": list(range(7)), "share": False}
-    first = start("a", **cpus)
+    first = start("a", **cpus, port=free_port())
     first.wait_until_up()
     second = start("b", **cpus)
     second.wait_until_up()
-    third = start("c", **cpus)
-    code, out = third.end()
+    code, out = start("c", **cpus).end()
     assert code == 2
     assert "needs 3 CPUs, 1 of 7 are free" in out and f"pid {first.process.pid}" in out
-    plans = [json.loads((run.exp_dir / "status.json").read_text())["plan"] for run in (first, second)]
-    assert plans[0] == {"replay": [0], "trainer": [1], "worker_0": [2]}
-    assert plans[1] == {"replay": [3], "trainer": [4], "worker_0": [5]}
-    ports = [re.search(r"port (\d+)", run.end(signal.SIGTERM)[1]) for run in (first, second)]
-    assert ports[0] and ports[1] and ports[0][1] != ports[1][1]
-
-
-def test_a_port_that_another_run_holds_is_refused_by_name(start: Callable[..., FakeRun]) -> None:
-    with socket.socket(socket.AF_INET6) as probe:
-        probe.bind(("::", 0))
-        port = probe.getsockname()[1]
-    first = start("a", port=port)
-    first.wait_until_up()
-    code, out = start("b", port=port).end()
-    assert code == 2 and f"SAC_REVERB_PORT={port} is in use by pid {first.process.pid}" in out
+    statuses = [json.loads((run.exp_dir / "status.json").read_text()) for run in (first, second)]
+    assert statuses[0]["plan"] == {"replay": [0], "trainer": [1], "worker_0": [2]}
+    assert statuses[1]["plan"] == {"replay": [3], "trainer": [4], "worker_0": [5]}
+    ports = [status["run"]["port"] for status in statuses]
+    assert ports[0] != ports[1]
+    code, out = start("d", port=ports[0]).end()
+    assert code == 2 and f"SAC_REVERB_PORT={ports[0]} is in use by pid {first.process.pid}" in out

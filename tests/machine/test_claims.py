@@ -43,10 +43,14 @@ def cpu_holder(claims_prefix: str) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
-def test_cpus_of_another_process_are_seen_and_named(cpu_holder: subprocess.Popen[str]) -> None:
+def test_cpus_of_another_process_are_seen_and_named_and_free_when_it_is_dead(cpu_holder: subprocess.Popen[str]) -> None:
     held = held_cpus()
     assert sorted(held) == [3, 4]
     assert f"pid {cpu_holder.pid} ({sys.executable} -c " in held[3]
+    cpu_holder.send_signal(signal.SIGKILL)
+    cpu_holder.wait()
+    assert held_cpus() == {}
+    assert Claims().take_cpus([3, 4], exclusive=True) == []
 
 
 def test_a_runs_process_is_named_by_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,13 +61,6 @@ def test_a_runs_process_is_named_by_its_run(monkeypatch: pytest.MonkeyPatch) -> 
         told = process_in_words(process.pid)
         process.kill()
     assert told == f"pid {process.pid} (run /logs/a run)"
-
-
-def test_a_dead_process_holds_nothing(cpu_holder: subprocess.Popen[str]) -> None:
-    cpu_holder.send_signal(signal.SIGKILL)
-    cpu_holder.wait()
-    assert held_cpus() == {}
-    assert Claims().take_cpus([3, 4], exclusive=True) == []
 
 
 def test_exclusive_cpus_are_taken_all_or_none(cpu_holder: subprocess.Popen[str]) -> None:
@@ -114,22 +111,16 @@ def test_a_free_port_is_looked_for_upwards(monkeypatch: pytest.MonkeyPatch) -> N
         second.release_all()
 
 
-def test_a_claimed_port_is_held_until_it_is_released() -> None:
-    claims = Claims()
-    port = free_port()
-    assert claims.take_port(port) == port and not port_is_free(port)
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", port))
-    claims.release_all()
-    assert port_is_free(port)
-
-
-def test_a_port_is_taken_though_clients_of_its_last_server_wait_there() -> None:
+def test_a_claimed_port_is_held_until_it_is_released_though_clients_of_its_last_server_wait_there() -> None:
     port = free_port()
     with peers.hold_port(port), peers.hold_port(port):
         claims = Claims()
         assert claims.take_port(port) == port
-        claims.release_all()
+    assert not port_is_free(port)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    claims.release_all()
+    assert port_is_free(port)
 
 
 def test_a_port_taken_on_ipv4_is_not_free() -> None:

@@ -13,24 +13,20 @@ from tfagents_system.trainer.learner import claim_gpu
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
-    [("0", "0"), ("3,1", "3"), ("GPU-8f2a, GPU-77", "GPU-8f2a"), ("", None), ("-1", None), ("NoDevFiles", None)],
+    ("environ", "expected"),
+    [
+        ({}, ["0", "1", "2"]),  # CUDA numbers those that are there.
+        ({FOUND_GPUS: "GPU-8f2a, 3,-1,2"}, ["GPU-8f2a", "3"]),  # CUDA ends at the first that is none.
+        ({"CUDA_VISIBLE_DEVICES": "5,6"}, ["5", "6"]),
+        ({"CUDA_VISIBLE_DEVICES": "-1", FOUND_GPUS: "1"}, ["1"]),
+        ({FOUND_GPUS: ""}, []),
+        ({FOUND_GPUS: "NoDevFiles"}, []),
+    ],
 )
-def test_it_is_the_first_one_that_may_be_used(tmp_path: Path, found: str, expected: str | None) -> None:
-    (tmp_path / "nvidia0").touch()
-    assert next(iter(usable_gpus({FOUND_GPUS: found}, tmp_path)), None) == expected
-
-
-def test_all_that_may_be_used(tmp_path: Path) -> None:
+def test_those_that_may_be_used(tmp_path: Path, environ: dict[str, str], expected: list[str]) -> None:
     for name in ("nvidia0", "nvidia1", "nvidia7", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert usable_gpus({}, tmp_path) == ["0", "1", "2"], "CUDA numbers those that are there"
-    assert usable_gpus({FOUND_GPUS: "GPU-8f2a, 3,-1,2"}, tmp_path) == ["GPU-8f2a", "3"], (
-        "CUDA ends at the first that is none"
-    )
-    assert usable_gpus({"CUDA_VISIBLE_DEVICES": "5,6"}, tmp_path) == ["5", "6"]
-    assert usable_gpus({"CUDA_VISIBLE_DEVICES": "-1", FOUND_GPUS: "1"}, tmp_path) == ["1"]
-    assert usable_gpus({FOUND_GPUS: ""}, tmp_path) == []
+    assert usable_gpus(environ, tmp_path) == expected
 
 
 def test_wsl_has_one_device_file_whatever_gpus_there_are(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import gone
-from tfagents_system.machine import signals
 from tfagents_system.machine.signals import StopFlag, is_orphan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,22 +26,36 @@ def test_waiting_ends_when_the_flag_is_set() -> None:
     assert stop.signal_number == signal.SIGUSR1
 
 
-def test_in_a_job_only_a_person_insists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SLURM sends a signal to the job's step, and its script passes another one on."""
-    now = [0.0]
-    monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
-    for insisting, counts in ((None, [1, 2, 3]), ([signal.SIGINT], [1, 1, 2])):
-        stop = StopFlag(signals=(), insisting=insisting)
-        for number, count in zip((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), counts, strict=True):
-            now[0] += 10.0
-            stop.set(number)
-            assert stop.count == count
+# Installs a flag, then sends itself signals, and says what came of each.
+PROGRAM = """
+import os, signal, sys, time
+from tfagents_system.machine.signals import StopFlag, role_stop_signal
+stop = StopFlag.of_role() if sys.argv[1] == "role" else StopFlag.of_supervisor()
+for name in sys.argv[2:]:
+    os.kill(os.getpid(), role_stop_signal() if name == "own" else getattr(signal, name))
+    print(stop.wait(0.1) if sys.argv[1] == "role" else stop.count)
+    time.sleep(0.35 if sys.argv[1] == "supervisor" else 0.0)
+print(stop.signal_number)
+"""
 
 
-def said_by(program: str, environ: dict[str, str]) -> list[str]:
+@pytest.mark.parametrize(
+    ("who", "environ", "names", "told"),
+    [
+        ("role", {}, ["SIGUSR2"], ["True", "12"]),
+        # SLURM signals all processes of a job at once: roles have to end one after the other.
+        ("role", {"SLURM_JOB_ID": "7"}, ["SIGTERM", "SIGUSR1", "SIGINT", "own"], ["False"] * 3 + ["True", "3"]),
+        ("supervisor", {}, ["SIGTERM", "SIGHUP", "SIGINT"], ["1", "2", "3", "15"]),
+        # There, only a person insists.
+        ("supervisor", {"SLURM_JOB_ID": "7"}, ["SIGTERM", "SIGHUP", "SIGINT"], ["1", "1", "2", "15"]),
+        # Two within a moment count once.
+        ("supervisor at once", {}, ["SIGINT", "SIGTERM"], ["1", "1", "2"]),
+    ],
+)
+def test_who_listens_to_which_signals(who: str, environ: dict[str, str], names: list[str], told: list[str]) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", PROGRAM, who, *names],
         cwd=ROOT,
         env={**clean, **environ},
         capture_output=True,
@@ -51,37 +64,7 @@ def said_by(program: str, environ: dict[str, str]) -> list[str]:
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # Tests may be run under nohup.
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-def test_a_role_in_a_slurm_job_listens_to_its_supervisor_alone() -> None:
-    """SLURM signals all processes of a job at once, roles have to end one after the other."""
-    program = (
-        "import os, signal\nfrom tfagents_system.machine.signals import StopFlag, role_stop_signal\n"
-        "stop = StopFlag.of_role()\nfor name in ('SIGTERM', 'SIGUSR1', 'SIGUSR2', 'SIGINT'):\n"
-        "    os.kill(os.getpid(), getattr(signal, name))\n"
-        "print(stop.wait(0.1))\nos.kill(os.getpid(), role_stop_signal())\nprint(stop.wait(5))\n"
-    )
-    assert said_by(program, {}) == ["True", "True"] and said_by(program, {"SLURM_JOB_ID": "7"}) == ["False", "True"]
-
-
-def test_in_a_job_supervisors_and_joins_count_a_person_alone_and_elsewhere_everybody() -> None:
-    for environ, insists in (({}, True), ({"SLURM_JOB_ID": "7"}, False)):
-        program = (
-            "import os, signal, time\nfrom tfagents_system.machine.signals import StopFlag\n"
-            "stop = StopFlag.of_supervisor()\nfor name in ('SIGTERM', 'SIGHUP', 'SIGINT'):\n"
-            "    time.sleep(0.35)\n    os.kill(os.getpid(), getattr(signal, name))\n    print(stop.count)\n"
-        )
-        assert said_by(program, environ) == (["1", "2", "3"] if insists else ["1", "1", "2"])
-
-
-def test_handlers_are_installed_the_first_signal_is_kept_and_two_within_a_moment_count_once() -> None:
-    program = (
-        "import os, signal\nfrom tfagents_system.machine.signals import StopFlag\nstop = StopFlag()\n"
-        "os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGTERM)\n"
-        "assert stop.wait(5)\nprint(stop.signal_number, stop.count)\n"
-    )
-    assert said_by(program, {}) == [str(int(signal.SIGINT)), "1"]
+    assert done.stdout.split() == told
 
 
 def test_a_role_dies_with_its_supervisor() -> None:

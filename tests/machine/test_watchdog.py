@@ -74,12 +74,10 @@ def test_what_is_being_done_is_written_where_it_changes(tmp_path):
     """Arming again for the same waits for no disk."""
     path = tmp_path / "x.hang"
     dog = watchdog.Watchdog(path, 100.0)
-    try:
-        for step in (1, 2):
-            dog.arm(f"step {step}")
-            assert path.read_text().startswith(f"step {step} has not returned for 100 s")
-        path.write_text("")
-        dog.arm("step 2")
-        assert path.read_text() == ""
-    finally:
-        dog.cancel()
+    for step in (1, 2):
+        dog.arm(f"step {step}")
+        assert path.read_text().startswith(f"step {step} has not returned for 100 s")
+    path.write_text("")
+    dog.arm("step 2")
+    assert path.read_text() == ""
+    dog.cancel()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.machines import flat
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_for
 from tfagents_system.settings.variables import (
@@ -63,7 +64,7 @@ def test_a_trainer_elsewhere_starts_nothing_but_itself(environ: dict[str, str], 
 
 def test_a_server_without_its_trainer_plans_no_cpus_for_it(environ: dict[str, str], tmp_path: Path) -> None:
     environ |= {"SAC_LOCAL_TRAINER": "0", "SAC_LOCAL_WORKERS": "0", "SAC_GATEWAY_PORT": "0"}
-    plan = plan_for(vars(read(environ, tmp_path)), allowed=lambda: [0, 1])
+    plan = plan_for(vars(read(environ, tmp_path)), usable=flat([0, 1]))
     assert set(plan.by_role) == {"replay"}
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.machines import flat
 from tfagents_system.errors import exit_with
 from tfagents_system.launch import cpus, results, supervisor
 from tfagents_system.launch.forks import RoleStarter
@@ -103,7 +104,7 @@ def main() -> int:
     run_lock._LOCK_GRACE_SECS = 0.5
     if "cpus" in spec:
         # A machine with these CPUs: planned and claimed, but not there to be pinned to.
-        supervisor.plan_for = functools.partial(cpus.plan_for, allowed=lambda: spec["cpus"])
+        supervisor.plan_for = functools.partial(cpus.plan_for, usable=flat(spec["cpus"]))
     results.write_results = lambda *args, **kwargs: ["results"]
     stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
     variables = variables_of(spec)

@@ -1,14 +1,13 @@
-"""Described CPUs, for what splits them."""
+"""Described CPUs, for what divides them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
+from typing import Any
 
-from tfagents_system.machine.cpus import (
-    Core,
-)
+from tfagents_system.machine.cpus import Cpu, Usable
 
 
-def flat(ids: Sequence[int]) -> list[Core]:
-    """A machine without hyper-threads and with one NUMA node."""
-    return [Core(0, (cpu,)) for cpu in ids]
+def flat(ids: Collection[int], **limits: Any) -> Usable:
+    """A machine without hyper-threads and with one NUMA node; `limits`: quota and allotment."""
+    return Usable({cpu: Cpu(0, frozenset([cpu])) for cpu in ids}, **limits)

@@ -13,7 +13,7 @@ from tests.support.waiting import until
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
-from tfagents_system.machine.cpus import allowed_cpus, cores_of
+from tfagents_system.machine.cpus import Usable
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.heartbeat import read_status
 from tfagents_system.run_files.run_lock import RunLock
@@ -27,7 +27,7 @@ def make_supervisor(
     plan = plan_cpus(
         reverb_cpus=int(variables.trainer_server is None), train_cpus=int(variables.local_trainer),
         num_collect_workers=variables.num_collect_workers, collect_worker_cpus=1,
-        cores=cores_of(allowed_cpus()), share=True, expert_workers=variables.expert_workers,
+        usable=Usable.here({}), share=True, expert_workers=variables.expert_workers,
         eval_workers=variables.eval_workers,
     )  # fmt: skip
     starter = ProgramStarter(command_of(spec))

@@ -18,7 +18,7 @@ from tests.tasks.conftest import Project
 from tfagents_system.errors import UserError
 from tfagents_system.launch import cpus as planning
 from tfagents_system.launch.cpus import Place, places_of
-from tfagents_system.machine import cpus as machine_cpus
+from tfagents_system.machine.cpus import Usable
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -120,8 +120,7 @@ def test_tasks_that_others_work_on_are_left_to_them(programs: Any, tmp_path: Pat
 
 
 def test_a_place_has_room_for_the_largest_task(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"cores_of": flat(range(12)), "cgroup_quota": None}.items():
-        monkeypatch.setattr(machine_cpus, name, lambda *_, value=value: value)
+    monkeypatch.setattr(Usable, "here", lambda environ: flat(range(12)))
     monkeypatch.setattr(planning, "held_cpus", dict)
     source = sweep.Sweep.of_vars_file(project.vars_file, ["SAC_SHARE_CPUS=0"], [])
     experts: list[dict[str, Any]] = [{}, {"SAC_EXPERT_WORKERS": 3}]

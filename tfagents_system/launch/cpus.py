@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tfagents_system.errors import UserError
-from tfagents_system.machine import cpus
 from tfagents_system.machine.claims import held_cpus
-from tfagents_system.machine.cpus import Core, format_cpu_list
+from tfagents_system.machine.cpus import Cpu, Usable, format_cpu_list, found_gpus, in_order, usable_gpus
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, worker_role
 from tfagents_system.settings.variables import COUNTS, has_automatic_workers, own_workers
 
@@ -80,24 +79,21 @@ def plan_cpus(
     train_cpus: int,
     num_collect_workers: int,
     collect_worker_cpus: int,
-    cores: Sequence[Core],
+    usable: Usable,
     expert_workers: int = 0,
     eval_workers: int = 0,
     share: bool = False,
     held: Mapping[int, str] | None = None,
-    quota: float | None = None,
-    allotment: int | None = None,
 ) -> CpuPlan:
     """Gives every role its CPUs.
 
     Args:
       reverb_cpus, train_cpus, collect_worker_cpus: CPUs of the replay server, the trainer, and each worker.
       num_collect_workers, expert_workers, eval_workers: How many there are; their numbers are in this order.
-      cores: What this process may use; a CPU is a hardware thread.
+      usable: What this process may use; a CPU is a hardware thread.
       share: Whether roles may share CPUs where there are too few.
       held: Holders of CPUs, by CPU id: other runs on this machine. Where they leave fewer than two CPUs to a run that
         shares, it is not pinned, and the kernel divides all.
-      quota, allotment: CPUs' worth of time that the cgroup allows, and CPUs that SLURM allotted; None without them.
 
     Raises:
       UserError: There are too few and `share` is False; with the numbers.
@@ -106,11 +102,10 @@ def plan_cpus(
     counts = {REPLAY: reverb_cpus, TRAINER: train_cpus}
     counts |= {worker_role(number): collect_worker_cpus for number in range(num_collect_workers + sum(beside.values()))}
     counts = {role: count for role, count in counts.items() if count}
-    ids = {cpu for core in cores for cpu in core.threads}
-    why_unpinned = cpus.why_unpinned(ids, quota, allotment)
-    held = {} if why_unpinned else {cpu: holder for cpu, holder in (held or {}).items() if cpu in ids}
-    needed, (available, reason) = sum(counts.values()), cpus.available(ids, quota, allotment)
-    free = cpus.in_order(cpus.only(cores, ids - held.keys()), needed)
+    why_unpinned = usable.why_unpinned()
+    held = {} if why_unpinned else {cpu: holder for cpu, holder in (held or {}).items() if cpu in usable.cpus}
+    needed, (available, reason) = sum(counts.values()), usable.available()
+    free = in_order(usable.cpus, usable.cpus.keys() - held.keys(), needed)
     if needed > min(available, len(free)) and not share:
         if needed > available:
             lack = f"{available} are available ({reason}): "
@@ -123,7 +118,7 @@ def plan_cpus(
     if why_unpinned:
         plan = _unpinned_plan(counts, available, f"{why_unpinned}: roles are not pinned")
     else:
-        plan = _pinned_plan(counts, cores, free, min(len(free), available))
+        plan = _pinned_plan(counts, usable.cpus, free, min(len(free), available))
     return dataclasses.replace(plan, evaluators=eval_workers)
 
 
@@ -149,18 +144,18 @@ def _unpinned_plan(counts: Mapping[str, int], available: int, note: str) -> CpuP
     return CpuPlan(dict.fromkeys(counts, ()), counts, pinned=False, shared_cpus=available, notes=(note,))
 
 
-def _pinned_plan(counts: Mapping[str, int], cores: Sequence[Core], usable: Sequence[int], room: int) -> CpuPlan:
-    """The plan for `room` CPUs among the usable ones.
+def _pinned_plan(counts: Mapping[str, int], cpus: Mapping[int, Cpu], free: Sequence[int], room: int) -> CpuPlan:
+    """The plan for `room` CPUs among the free ones.
 
     The trainer's CPUs are its own, unless it has all; the rest is dealt to the other roles in turn. This fits a cheap
     simulator: workers and replay server need only a few per cent of a CPU.
     """
     needed, n_trainer = sum(counts.values()), min(counts.get(TRAINER, 0), room)
     first = min(counts.get(REPLAY, 0), room - n_trainer)
-    trainer = sorted(usable[first : first + n_trainer])
+    trainer = sorted(free[first : first + n_trainer])
     # Other threads of the trainer's cores come last.
-    beside = {thread for core in cores if not set(core.threads).isdisjoint(trainer) for thread in core.threads}
-    others = sorted((cpu for cpu in usable if cpu not in trainer), key=lambda cpu: cpu in beside)[: room - n_trainer]
+    beside = frozenset[int]().union(*(cpus[cpu].core for cpu in trainer))
+    others = sorted((cpu for cpu in free if cpu not in trainer), key=lambda cpu: cpu in beside)[: room - n_trainer]
     dealt, num_others = itertools.cycle(others or trainer), len(others or trainer)
     by_role = {
         role: tuple(trainer if role == TRAINER else sorted(itertools.islice(dealt, min(count, num_others))))
@@ -188,7 +183,7 @@ def plan_for(
     environ: Mapping[str, str] = os.environ,
     *,
     held: Mapping[int, str] | None = None,
-    allowed: Callable[[], list[int]] = cpus.allowed_cpus,
+    usable: Usable | None = None,
 ) -> CpuPlan:
     """`plan_cpus` for the counts of a run's variables, by field, on this machine and in this job."""
     local_workers = values.get("local_workers")
@@ -197,13 +192,11 @@ def plan_for(
         train_cpus=values["train_cpus"] if values.get("local_trainer", True) else 0,
         num_collect_workers=values["num_collect_workers"] if local_workers is None else local_workers,
         collect_worker_cpus=values["collect_worker_cpus"],
-        cores=cpus.cores_of(allowed()),
+        usable=usable or Usable.here(environ),
         expert_workers=values.get("expert_workers", 0),
         eval_workers=values.get("eval_workers", 0),
         share=values.get("share_cpus", False),
         held=held,
-        quota=cpus.cgroup_quota(),
-        allotment=cpus.slurm_allotment(environ),
     )
 
 
@@ -234,35 +227,35 @@ def places_of(runs: Sequence[Run], parallel: int) -> list[Place]:
     """
     devices, trained = list[str](), [environ for values, environ in runs if values.get("train_gpus")]
     if trained:
-        devices = cpus.usable_gpus(trained[0])[:parallel]
+        devices = usable_gpus(trained[0])[:parallel]
         if len(devices) < parallel:
             raise UserError(
                 f"SAC_TRAIN_GPUS=1: {parallel} runs at once need a GPU each, {len(devices)} may be used here "
-                f"(CUDA_VISIBLE_DEVICES: {cpus.found_gpus(trained[0])}): lower --parallel, ask the cluster for more "
+                f"(CUDA_VISIBLE_DEVICES: {found_gpus(trained[0])}): lower --parallel, ask the cluster for more "
                 f"(--gpus-per-node={parallel}), or unset SAC_TRAIN_GPUS"
             )
-    ids, quota, allotment = cpus.allowed_cpus(), cpus.cgroup_quota(), cpus.slurm_allotment(os.environ)
+    usable = Usable.here(os.environ)
     complete = [(values, environ) for values, environ in runs if values.keys() >= COUNTS.keys()]
-    available = cpus.available(ids, quota, allotment)[0]
+    available = usable.available()[0]
     parts: list[tuple[int, ...]] = [()] * parallel
     needed = max((_needed_cpus(values, environ, available // parallel) for values, environ in complete), default=0)
     share = all(values.get("share_cpus", False) for values, _ in complete)
-    if not complete or cpus.why_unpinned(ids, quota, allotment):
+    if not complete or usable.why_unpinned():
         _require_room(parallel, needed, available, share)
     else:
-        parts = split_cpus(cpus.cores_of(ids), parallel, needed, held=held_cpus(), share=share)
+        parts = split_cpus(usable.cpus, parallel, needed, held=held_cpus(), share=share)
     return [Place(*place) for place in itertools.zip_longest(parts, devices)]
 
 
 def split_cpus(
-    cores: Sequence[Core], parallel: int, needed: int, *, held: Collection[int] = (), share: bool = False
+    cpus: Mapping[int, Cpu], parallel: int, needed: int, *, held: Collection[int] = (), share: bool = False
 ) -> list[tuple[int, ...]]:
     """CPU ids for each of `parallel` runs: disjoint, unless there are fewer CPUs than runs.
 
     They are stretches in the order of NUMA nodes and cores, whose lengths differ by one at most.
 
     Args:
-      cores: What may be used.
+      cpus: What may be used.
       needed: CPUs of one run.
       held: CPU ids that other runs have; used only where `share` is true and nothing else is free.
       share: Whether the roles of a run may share CPUs.
@@ -270,7 +263,7 @@ def split_cpus(
     Raises:
       UserError: There are too few and `share` is False.
     """
-    ids = [cpu for core in sorted(cores, key=lambda core: core.node) for cpu in core.threads]
+    ids = sorted(cpus, key=lambda cpu: (cpus[cpu].node, min(cpus[cpu].core & cpus.keys()), cpu))
     free = [cpu for cpu in ids if cpu not in held]
     _require_room(parallel, needed, len(free), share)
     ids = free if len(free) >= parallel else ids

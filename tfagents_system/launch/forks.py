@@ -168,10 +168,7 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
-        return self._wait(os.WNOHANG)
-
-    def wait(self) -> int | None:
-        return self._wait(0)
+        return self.wait(os.WNOHANG)
 
     def send_signal(self, number: int) -> None:
         """Sends a signal, unless the process has ended."""
@@ -181,7 +178,8 @@ class ForkedProcess:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def _wait(self, options: int) -> int | None:
+    def wait(self, options: int = 0) -> int | None:
+        """The exit code, once there is one; `options` as of os.waitpid."""
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, options)
@@ -341,20 +339,17 @@ def call(
       OSError, RuntimeError: See `fork_program`.
     """
     starter, messages = RoleStarter(), os.memfd_create("messages")
-    starter.adopt()
-    try:
-        process = fork_program(lambda: _answer(function, messages), name, environ, kept=[messages])
-    except BaseException:
-        os.close(messages)
-        raise
+    process: ForkedProcess | None = None
 
     def end() -> None:
-        kill_session(process.pid)
-        process.wait()
-        starter.end_orphans()
+        if process is not None:
+            kill_session(process.pid)
+            process.wait()
+            starter.end_orphans()
 
     told = None
     try:
+        process = fork_program(lambda: _answer(function, messages), name, environ, kept=[messages])
         # A description of its own: the fork's has another offset.
         with before_early_end(end), open(f"/proc/self/fd/{messages}", "rb") as file:
             is_over = False
@@ -405,15 +400,13 @@ def _complete(file: BinaryIO) -> Iterator[tuple[str, Any]]:
 
 
 class RoleStarter:
-    """Starts the roles' processes as forks of this one, and adopts what they leave."""
+    """Starts the roles' processes as forks of this one, which adopts what they leave: what a role has started becomes
+    its child when its own parent has ended.
+    """
 
     def __init__(self) -> None:
-        self._others: set[int] | None = None  # Children for another reason; None: it does not adopt yet.
-
-    def adopt(self) -> None:
-        """From now on, this process adopts what a role has started when its own parent has ended."""
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._others = set(children(os.getpid())) - started_apart()
+        self._others = set(children(os.getpid()))  # Which are there for another reason.
 
     def start(
         self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path, arguments: Sequence[str] = ()
@@ -433,8 +426,6 @@ class RoleStarter:
         Args:
           roles: Pids of the roles' processes.
         """
-        if self._others is None:
-            return set()
         return set(children(os.getpid())) - {*roles, *self._others, *started_apart()}
 
     def reap_orphans(self, roles: Collection[int]) -> None:

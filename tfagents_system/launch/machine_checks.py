@@ -25,7 +25,7 @@ from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.vars_file import run_python_path
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import Claims, held_cpus
-from tfagents_system.machine.cpus import FOUND_GPUS, allowed_cpus, cores_of, format_cpu_list, usable_gpus
+from tfagents_system.machine.cpus import FOUND_GPUS, allowed_cpus, described, format_cpu_list, usable_gpus
 from tfagents_system.machine.files import existing_ancestor
 from tfagents_system.machine.processes import cgroups
 from tfagents_system.report.long_work import LongWork
@@ -337,8 +337,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for extra, modules in _EXTRAS.items():
             lacking = ", ".join(name for name in modules if not is_installed(name))
             findings.fact("extras", f"[{extra}] lacks {lacking}" if lacking else f"[{extra}] is installed")
-        cpus, gpus = allowed_cpus(), usable_gpus(os.environ)
-        findings.fact("CPUs", f"{len(cpus)} ({format_cpu_list(cpus)}) on {len(cores_of(cpus))} cores")
+        cpus, gpus = described(allowed_cpus()), usable_gpus(os.environ)
+        cores = {cpu.core for cpu in cpus.values()}
+        findings.fact("CPUs", f"{len(cpus)} ({format_cpu_list(cpus)}) on {len(cores)} cores")
         findings.fact("SLURM", shutil.which("sbatch") or "no sbatch on PATH: runs train on this machine")
         for kind, (module, name) in _PICTURES.items():
             if not is_installed(module):

@@ -21,19 +21,12 @@ from pathlib import Path
 
 from tfagents_system.checks.findings import ERROR, FACT, Findings, counted
 from tfagents_system.envs.faults import SHOW_TRACES
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, called_as, exit_with, in_callers_terms, option
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, called_as, exit_with, in_callers_terms
 from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.role_process import end_orphans
-from tfagents_system.launch.run_settings import (
-    EDITS,
-    FRESH,
-    KEEP,
-    RunSettings,
-    add_edit_options,
-    resolve,
-)
+from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, add_edit_options, resolve
 from tfagents_system.launch.supervisor import supervise
 from tfagents_system.launch.trial import Inspection, run_trial
 from tfagents_system.launch.vars_file import ROOT
@@ -268,13 +261,13 @@ class Preparation:
             if self.edits != FRESH and split(str(source))[0].resolve() == paths.exp_dir.resolve():
                 raise UserError(
                     f"SAC_FROM={source} is this run's own directory: choose another SAC_EXP_NAME, or give "
-                    f"{option('fresh')}, too, which moves it aside first"
+                    f"--fresh, too, which moves it aside first"
                 )
             if has_begun:
                 what = "nothing of another one" if began is None else f"SAC_FROM={began.source} SAC_TAKE={began.take}"
                 raise UserError(
                     f"SAC_FROM={source} SAC_TAKE={take} is for a run that begins, and {paths.exp_dir} began with "
-                    f"{what}: choose another SAC_EXP_NAME, start over with {option('fresh')}, or leave it out"
+                    f"{what}: choose another SAC_EXP_NAME, start over with --fresh, or leave it out"
                 )
             self.taken = find(str(source), take)
             if self.taken.has_rows:
@@ -323,14 +316,14 @@ class Preparation:
             self.findings.error(
                 "params folder",
                 f"{error.filename} can't be read ({error.strerror}), to compare it with what the run began with: make "
-                f"it readable, or give {option('keep')}",
+                f"it readable, or give --keep",
             )
             return
         if not edits:
             return
-        anew = "" if self._is_for_job else f", {option('fresh')} moves the old run aside and starts over"
+        anew = "" if self._is_for_job else ", --fresh moves the old run aside and starts over"
         words = (
-            f"edited since the run began with its copies of them: {', '.join(map(str, edits))}. {option('keep')} goes "
+            f"edited since the run began with its copies of them: {', '.join(map(str, edits))}. --keep goes "
             f"on with the run's copies{anew}, {run_directory.from_line(paths)} makes another run of the edited files, "
             "which begins with what this one has learned"
         )

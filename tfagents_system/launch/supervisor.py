@@ -225,7 +225,6 @@ class Supervisor:
             # Its address leads nowhere until the new gateway is up, which takes the same port again if it can.
             write_json(self.paths.gateway_json, {"port": gateway.get("port")})
         self.view.start()
-        self.starter.adopt()
 
     def step(self) -> None:
         """Looks at every role once: starts and restarts them, sees the end."""

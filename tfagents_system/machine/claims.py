@@ -222,11 +222,6 @@ def lock(descriptor: int, path: Path, *, waits: bool = True) -> bool:
 
 
 # Slots of workers.
-#
-# A run has SAC_MAX_WORKERS slots. The first SAC_NUM_COLLECT_WORKERS are planned ones, and of these the first
-# SAC_LOCAL_WORKERS belong to the workers that the run itself starts. The next SAC_EXPERT_WORKERS are its experts', the
-# SAC_EVAL_WORKERS behind them its evaluators'; all others are for those who join, to whom the gateway gives them
-# (cluster/gateway.py).
 
 # Kinds of workers (see worker/worker.py). Only the first may have a planned slot: the run waits for its experience.
 COLLECT, EVAL, EXPERT, TEST = "collect", "eval", "expert", "test"
@@ -235,14 +230,15 @@ KINDS = (COLLECT, EVAL, EXPERT, TEST)
 
 @dataclasses.dataclass(frozen=True)
 class SlotCounts:
-    """How many slots a run has.
+    """How many slots a run has: first those of planned workers, then of its experts, its evaluators, and of those who
+    join, to whom the gateway gives them (cluster/gateway.py).
 
     Attributes:
-      local: Workers that the run itself starts.
-      planned: Planned workers, including the local ones.
-      most: All slots.
-      experts, evaluators: Experts, and workers that only evaluate, which the run itself starts; their slots follow
-        the planned ones. With any of these all planned workers are local.
+      local: Workers that the run itself starts (SAC_LOCAL_WORKERS); their slots come first.
+      planned: Planned workers (SAC_NUM_COLLECT_WORKERS), including the local ones.
+      most: All slots (SAC_MAX_WORKERS).
+      experts, evaluators: SAC_EXPERT_WORKERS and SAC_EVAL_WORKERS, which the run itself starts. With any of these all
+        planned workers are local.
     """
 
     local: int

@@ -8,25 +8,64 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tfagents_system.machine.processes import cgroups
 
 
-@dataclasses.dataclass(frozen=True)
-class Core:
-    """A core, and what of it may be used.
+class Cpu(NamedTuple):
+    """A hardware thread.
 
     Attributes:
       node: Its NUMA node.
-      threads: CPU ids of its threads that may be used.
-      others: How many other threads it has; somebody else may be using those.
+      core: The CPU ids of all threads of its core, whoever may use them.
     """
 
     node: int
-    threads: tuple[int, ...]
-    others: int = 0
+    core: frozenset[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Usable:
+    """What this process may use.
+
+    Attributes:
+      cpus: The CPUs, by their ids.
+      quota: CPUs' worth of time that its cgroups allow; None without a limit.
+      allotment: CPUs that SLURM allotted to its job on this node; None outside a job.
+    """
+
+    cpus: Mapping[int, Cpu]
+    quota: float | None = None
+    allotment: int | None = None
+
+    @classmethod
+    def here(cls, environ: Mapping[str, str]) -> Usable:
+        return cls(described(allowed_cpus()), cgroup_quota(), slurm_allotment(environ))
+
+    def available(self) -> tuple[int, str]:
+        """How many CPUs a run may keep busy, and what limits them."""
+        limits = [(len(self.cpus), f"CPU ids {format_cpu_list(self.cpus)}")]
+        if self.allotment is not None:
+            limits.append((self.allotment, "SLURM's allotment on this node"))
+        if self.quota is not None:
+            limits.append((max(1, math.floor(self.quota)), f"the cgroup's quota of {self.quota:g} CPUs"))
+        return min(limits, key=lambda limit: limit[0])
+
+    def why_unpinned(self) -> str | None:
+        """Why CPU ids are not ours to choose; None where they are.
+
+        Containers with a quota may all use the same ids: each of them would choose the first ones.
+        """
+        shown, count = format_cpu_list(self.cpus), len(self.cpus)
+        if self.allotment is not None and self.allotment < count:
+            words = "but does not confine the job to them"
+            return f"SLURM allotted {self.allotment} CPUs {words} (ids {shown} are open to it)"
+        if self.quota is not None and self.quota < count:
+            return f"the cgroup's quota is the time of {self.quota:g} CPUs, on any of the ids {shown}"
+        return None
 
 
 def parse_cpu_list(text: str) -> list[int]:
@@ -54,20 +93,13 @@ def allowed_cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def cores_of(ids: Collection[int], sysfs: Path = Path("/sys/devices/system")) -> list[Core]:
-    """The cores of `ids`, by their lowest one. A CPU that the kernel does not describe is a core of node 0."""
+def described(ids: Collection[int], sysfs: Path = Path("/sys/devices/system")) -> dict[int, Cpu]:
+    """CPUs by their ids. One that the kernel does not describe is a core of node 0."""
     nodes: dict[int, int] = {}
     for cpulist in sysfs.glob("node/node[0-9]*/cpulist"):
         nodes |= dict.fromkeys(_read_cpu_list(cpulist), int(cpulist.parent.name.removeprefix("node")))
-    allowed, seen = set(ids), set[int]()
-    cores: list[Core] = []
-    for cpu in sorted(allowed):
-        if cpu not in seen:
-            siblings = {cpu, *_read_cpu_list(sysfs / f"cpu/cpu{cpu}/topology/thread_siblings_list")}
-            threads = siblings & allowed
-            seen |= threads
-            cores.append(Core(nodes.get(cpu, 0), tuple(sorted(threads)), len(siblings - allowed)))
-    return cores
+    siblings = {cpu: _read_cpu_list(sysfs / f"cpu/cpu{cpu}/topology/thread_siblings_list") for cpu in sorted(ids)}
+    return {cpu: Cpu(nodes.get(cpu, 0), frozenset([cpu, *threads])) for cpu, threads in siblings.items()}
 
 
 @functools.cache  # A machine does not change, and planning may ask a hundred times in a row.
@@ -110,57 +142,27 @@ def slurm_allotment(environ: Mapping[str, str]) -> int | None:
     return min((int(count) for count in counts if re.fullmatch(r"0*[1-9][0-9]{0,8}", count)), default=None)
 
 
-def available(ids: Collection[int], quota: float | None, allotment: int | None) -> tuple[int, str]:
-    """How many CPUs a run may keep busy, and what limits them."""
-    limits = [(len(ids), f"CPU ids {format_cpu_list(ids)}")]
-    if allotment is not None:
-        limits.append((allotment, "SLURM's allotment on this node"))
-    if quota is not None:
-        limits.append((max(1, math.floor(quota)), f"the cgroup's quota of {quota:g} CPUs"))
-    return min(limits, key=lambda limit: limit[0])
-
-
 def usable_cpus(environ: Mapping[str, str]) -> int:
     """How many CPUs a run may keep busy here."""
-    return available(allowed_cpus(), cgroup_quota(), slurm_allotment(environ))[0]
+    return Usable.here(environ).available()[0]
 
 
-def why_unpinned(ids: Collection[int], quota: float | None, allotment: int | None) -> str | None:
-    """Why CPU ids are not ours to choose among `ids`, which this process may use; None where they are.
-
-    Containers with a quota may all use the same ids: each of them would choose the first ones.
-    """
-    shown = format_cpu_list(ids)
-    if allotment is not None and allotment < len(ids):
-        return f"SLURM allotted {allotment} CPUs but does not confine the job to them (ids {shown} are open to it)"
-    if quota is not None and quota < len(ids):
-        return f"the cgroup's quota is the time of {quota:g} CPUs, on any of the ids {shown}"
-    return None
-
-
-def only(cores: Iterable[Core], ids: Collection[int]) -> list[Core]:
-    """`cores` with those of their threads that are in `ids`; the rest is somebody else's."""
-    kept = []
-    for core in cores:
-        if threads := tuple(cpu for cpu in core.threads if cpu in ids):
-            kept.append(Core(core.node, threads, core.others + len(core.threads) - len(threads)))
-    return kept
-
-
-def in_order(cores: Sequence[Core], needed: int) -> list[int]:
-    """All CPU ids, in the order in which a run that needs `needed` of them should take them.
+def in_order(cpus: Mapping[int, Cpu], free: Collection[int], needed: int) -> list[int]:
+    """The free CPU ids, in the order in which a run that needs `needed` of them should take them.
 
     One thread of each core comes first; second threads follow, as does what shares a core with somebody else. Among
     equals, the NUMA node that has most of what is needed comes first.
     """
-    ranked = [(core.others + k, core.node, cpu) for core in cores for k, cpu in enumerate(core.threads)]
+    loads = {
+        cpu: sum(other < cpu or other not in free for other in cpus[cpu].core if other != cpu) for cpu in sorted(free)
+    }
 
     def rank(node: int) -> tuple[int, int, int]:
-        loads = [load for load, where, _ in ranked if where == node]
-        return -min(needed, loads.count(0)), -min(needed, len(loads)), node
+        there = [load for cpu, load in loads.items() if cpus[cpu].node == node]
+        return -min(needed, there.count(0)), -min(needed, len(there)), node
 
-    ranks = {node: rank(node) for node in {core.node for core in cores}}
-    return [cpu for *_, cpu in sorted((load, ranks[node], cpu) for load, node, cpu in ranked)]
+    ranks = {node: rank(node) for node in {cpus[cpu].node for cpu in loads}}
+    return sorted(loads, key=lambda cpu: (loads[cpu], ranks[cpus[cpu].node], cpu))
 
 
 # The GPUs of trainers. All other programs of a run see none.

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.rules import is_meant
-from tfagents_system.errors import UserError, option
+from tfagents_system.errors import UserError
 from tfagents_system.hyperparameters import described_by
 from tfagents_system.machine.files import leads_into, read_json, write_atomically, write_json
 from tfagents_system.run_files import kept_checkpoints
@@ -403,7 +403,7 @@ def why_not_begun(paths: RunPaths, used: Iterable[Path] = ()) -> str | None:
     """
     if not (names := strays(paths)):
         return None
-    fresh = "" if why_not_moved(paths, used) else f"; {option('fresh')} moves the whole folder aside"
+    fresh = "" if why_not_moved(paths, used) else f"; --fresh moves the whole folder aside"
     return (
         f"the run directory {paths.exp_dir} has {' and '.join(names)} and no {paths.run_json.name}, without which "
         f"nothing says whose they are: copy {paths.run_json.name} as well if it is a run that was copied in part, "
@@ -424,7 +424,7 @@ def why_not_moved(paths: RunPaths, used: Iterable[Path]) -> str | None:
         return None
     what = f"has {' and '.join(inside)} in it" if inside else "is a mount point"
     return (
-        f"the run directory {paths.exp_dir} {what}, so {option('fresh')} can't move it aside: choose another "
+        f"the run directory {paths.exp_dir} {what}, so --fresh can't move it aside: choose another "
         "SAC_EXP_NAME for a new run"
     )
 
