@@ -58,7 +58,7 @@ def test_a_trainer_elsewhere_starts_nothing_but_itself(environ: dict[str, str], 
     }
     variables = read(environ, tmp_path)
     assert (variables.local_workers, variables.expert_workers, variables.reverb_port) == (0, 0, None)
-    plan = plan_for(vars(variables), allowed=lambda: [0, 1, 2, 3])
+    plan = plan_for(vars(variables), usable=flat([0, 1, 2, 3]))
     assert set(plan.by_role) == {"trainer"} and len(plan.trainer) == 2
 
 
@@ -269,14 +269,14 @@ def test_slots_for_workers(environ: dict[str, str], tmp_path: Path) -> None:
     variables = read(environ | {"SAC_LOCAL_WORKERS": "0", "SAC_MAX_WORKERS": "3"}, tmp_path)
     assert (variables.local_workers, variables.max_workers) == (0, 3)
     assert variables.to_environ()["SAC_LOCAL_WORKERS"] == "0"
-    assert plan_for(vars(variables), {}, allowed=lambda: [0, 1, 2]).workers == ()
+    assert plan_for(vars(variables), {}, usable=flat([0, 1, 2])).workers == ()
 
 
 def test_experts_have_numbers_slots_and_cpus_after_the_planned_workers(environ: dict[str, str], tmp_path: Path) -> None:
     variables = read(environ | {"SAC_EXPERT_WORKERS": "2"}, tmp_path)
     assert (variables.kinds_beside, variables.max_workers) == ({3: "expert", 4: "expert"}, 5)
     assert variables.to_environ()["SAC_EXPERT_WORKERS"] == "2"
-    plan = plan_for(vars(variables), {}, allowed=lambda: list(range(64)))
+    plan = plan_for(vars(variables), {}, usable=flat(range(64)))
     assert len(plan.workers) == 5 and len(plan.ids()) == sum(plan.counts.values())
     assert {len(ids) for ids in plan.workers} == {variables.collect_worker_cpus}
     assert read(environ | {"SAC_EXPERT_WORKERS": "2", "SAC_MAX_WORKERS": "9"}, tmp_path).max_workers == 9
@@ -285,7 +285,7 @@ def test_experts_have_numbers_slots_and_cpus_after_the_planned_workers(environ: 
 def test_evaluators_come_after_the_experts_also_in_deterministic_runs(environ: dict[str, str], tmp_path: Path) -> None:
     variables = read(environ | {"SAC_EXPERT_WORKERS": "1", "SAC_EVAL_WORKERS": "2"}, tmp_path)
     assert (variables.kinds_beside, variables.max_workers) == ({3: "expert", 4: "eval", 5: "eval"}, 6)
-    plan = plan_for(vars(variables), {}, allowed=lambda: list(range(64)))
+    plan = plan_for(vars(variables), {}, usable=flat(range(64)))
     assert (len(plan.workers), plan.evaluators) == (6, 2) and len(plan.ids()) == sum(plan.counts.values())
     repeatable = read(environ | {"SAC_EVAL_WORKERS": "1", "SAC_DETERMINISTIC": "1"}, tmp_path)
     assert (repeatable.kinds_beside, repeatable.max_workers) == ({3: "eval"}, 4)
@@ -322,7 +322,7 @@ def test_workers_that_join_are_experts_by_their_role_alone(environ: dict[str, st
     joins = {"SAC_EXPERT_WORKERS": "2", "SAC_LOCAL_WORKERS": "1", "SAC_SERVER": "localhost:1", "SAC_MAX_WORKERS": "5"}
     variables = read(environ | joins | {"SAC_EVAL_WORKERS": "1"}, tmp_path)
     assert (variables.expert_workers, variables.eval_workers, variables.kinds_beside) == (0, 0, {})
-    assert len(plan_for(vars(variables), {}, allowed=lambda: list(range(64))).workers) == 1
+    assert len(plan_for(vars(variables), {}, usable=flat(range(64))).workers) == 1
 
 
 @pytest.mark.parametrize(

@@ -403,7 +403,7 @@ def why_not_begun(paths: RunPaths, used: Iterable[Path] = ()) -> str | None:
     """
     if not (names := strays(paths)):
         return None
-    fresh = "" if why_not_moved(paths, used) else f"; --fresh moves the whole folder aside"
+    fresh = "" if why_not_moved(paths, used) else "; --fresh moves the whole folder aside"
     return (
         f"the run directory {paths.exp_dir} has {' and '.join(names)} and no {paths.run_json.name}, without which "
         f"nothing says whose they are: copy {paths.run_json.name} as well if it is a run that was copied in part, "
