@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
+import io
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any, NoReturn
 
 import numpy as np
 from absl import flags, logging
@@ -184,23 +184,14 @@ COLLECT_STREAM, EVAL_STREAM, NOISE_STREAM, TRAIN_STREAM, HELD_OUT_STREAM, EPISOD
 RESET_STREAM, GREEDY_STREAM, GOAL_STREAM = 17, 18, 19
 
 
-class _Log:
-    """Output of a role to its log file: text that does not fit on a full disk is dropped without an error."""
+class _Log(io.FileIO):
+    """Output of a role to its log file: what does not fit on a full disk is dropped without an error."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
 
 
 def run_role(name: str, main: Callable[[Role], int]) -> NoReturn:
@@ -209,7 +200,10 @@ def run_role(name: str, main: Callable[[Role], int]) -> NoReturn:
     A UserError ends it with 2, any other exception with 1 and a traceback in the role's log.
     """
     code = EXIT_FAILED
-    sys.stdout, sys.stderr = cast(TextIO, _Log(sys.stdout)), cast(TextIO, _Log(sys.stderr))
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(_Log(descriptor, "w", closefd=False), errors="backslashreplace", write_through=True)
+        for descriptor in (1, 2)
+    )
     try:
         code = main(Role.of_run(name))
     except UserError as error:
