@@ -115,11 +115,13 @@ def plan_cpus(
         raise UserError(f"{what} needs {needed} CPUs, {lack}{remedy}")
     if not why_unpinned and len(free) < min(2, needed, available):
         why_unpinned = f"CPUs are shared with another run ({_holders(held)})"
-    if why_unpinned:
-        plan = _unpinned_plan(counts, available, f"{why_unpinned}: roles are not pinned")
-    else:
+    if not why_unpinned:
         plan = _pinned_plan(counts, usable.cpus, free, min(len(free), available))
-    return dataclasses.replace(plan, evaluators=eval_workers)
+        return dataclasses.replace(plan, evaluators=eval_workers)
+    plan = _pinned_plan(counts, {}, range(available), available)  # Its numbers of threads hold all the same.
+    notes = (f"{why_unpinned}: roles are not pinned",)
+    nowhere = dict[str, tuple[int, ...]].fromkeys(counts, ())
+    return dataclasses.replace(plan, by_role=nowhere, pinned=False, evaluators=eval_workers, notes=notes)
 
 
 def _wishes(reverb: int, train: int, workers: int, beside: Mapping[str, int], worker_cpus: int) -> tuple[str, str]:
@@ -134,16 +136,6 @@ def _wishes(reverb: int, train: int, workers: int, beside: Mapping[str, int], wo
     return what, "lower SAC_NUM_COLLECT_WORKERS or set SAC_SHARE_CPUS=1"
 
 
-def _unpinned_plan(counts: Mapping[str, int], available: int, note: str) -> CpuPlan:
-    """As many threads as a shared plan over `available` CPUs has."""
-    if sum(counts.values()) <= available:
-        return CpuPlan(dict.fromkeys(counts, ()), counts, pinned=False, notes=(note,))
-    n_trainer = min(counts.get(TRAINER, 0), available)
-    n_others = available - n_trainer or available
-    counts = {role: n_trainer if role == TRAINER else min(count, n_others) for role, count in counts.items()}
-    return CpuPlan(dict.fromkeys(counts, ()), counts, pinned=False, shared_cpus=available, notes=(note,))
-
-
 def _pinned_plan(counts: Mapping[str, int], cpus: Mapping[int, Cpu], free: Sequence[int], room: int) -> CpuPlan:
     """The plan for `room` CPUs among the free ones.
 
@@ -154,7 +146,7 @@ def _pinned_plan(counts: Mapping[str, int], cpus: Mapping[int, Cpu], free: Seque
     first = min(counts.get(REPLAY, 0), room - n_trainer)
     trainer = sorted(free[first : first + n_trainer])
     # Other threads of the trainer's cores come last.
-    beside = frozenset[int]().union(*(cpus[cpu].core for cpu in trainer))
+    beside = frozenset[int]().union(*(cpus[cpu].core for cpu in trainer if cpu in cpus))
     others = sorted((cpu for cpu in free if cpu not in trainer), key=lambda cpu: cpu in beside)[: room - n_trainer]
     dealt, num_others = itertools.cycle(others or trainer), len(others or trainer)
     by_role = {

@@ -32,7 +32,6 @@ from tfagents_system.settings.variables import (
 
 # Tells a start what to do with files that were edited since the run began.
 EDITS, KEEP, FRESH = "TFAGENTS_EDITS", "keep", "fresh"
-EDIT_OPTIONS = {KEEP: "--keep", FRESH: "--fresh"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +115,7 @@ def add_edit_options(parser: argparse.ArgumentParser, *, fresh: bool = True) -> 
     }
     for edits, told in words.items():
         if fresh or edits != FRESH:
-            group.add_argument(EDIT_OPTIONS[edits], action="store_const", dest="edits", const=edits, help=told)
+            group.add_argument(f"--{edits}", action="store_const", dest="edits", const=edits, help=told)
 
 
 def _is_again(environ: Mapping[str, str]) -> bool:

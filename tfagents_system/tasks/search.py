@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from tfagents_system.checks.findings import is_installed
 from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.launch.cpus import places_of
-from tfagents_system.launch.run_settings import EDIT_OPTIONS, add_edit_options
+from tfagents_system.launch.run_settings import add_edit_options
 from tfagents_system.launch.vars_file import LAUNCHERS, refuse_login_node
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.settings.grid import SPACES, corners, faults_in_job, read_space
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UserError(*(f"--space {args.space}: {fault}" for fault in faults))
     else:
         refuse_login_node(args.vars_file, "add --slurm, which submits trials, and shows what was found afterwards")
-    options = [EDIT_OPTIONS[args.edits]] if args.edits else []
+    options = [f"--{args.edits}"] if args.edits else []
     study = Study.of_vars_file(args.vars_file, args.assignments, options, space)
     extremes = [study.new_task(0, settings) for settings in corners(space)]
     if findings := dict.fromkeys(finding for task in extremes for finding in task.findings):
@@ -76,7 +76,7 @@ def _submit(args: argparse.Namespace, study: Study, left: int, queued: set[int] 
         print(f"{left} trials are left, and {len(queued)} tasks of a job array take them", flush=True)
         return EXIT_DONE
     settings = [word for text in args.assignments for word in ("--set", text)]
-    settings += [EDIT_OPTIONS[args.edits]] if args.edits else []
+    settings += [f"--{args.edits}"] if args.edits else []
     array = f"--array={','.join(map(str, numbers))}%{args.parallel}"
     command = [LAUNCHERS / "submit.sh", args.vars_file, array, f"--study={study.folder}", *settings, *args.further]
     return subprocess.call([str(word) for word in command])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import Place, places_of
-from tfagents_system.launch.run_settings import EDIT_OPTIONS, add_edit_options
+from tfagents_system.launch.run_settings import add_edit_options
 from tfagents_system.launch.vars_file import ROOT, read_vars_file, refuse_login_node
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.long_work import followed
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     grid = _grid_of(args)
     array = f"submit an array, with {GRID} in the vars file: sac submit {args.vars_file} --array 0-{len(grid) - 1}"
     refuse_login_node(args.vars_file, array)
-    options = [EDIT_OPTIONS[args.edits]] if args.edits else []
+    options = [f"--{args.edits}"] if args.edits else []
     sweep = Sweep.of_vars_file(args.vars_file, args.assignments, options, list(grid.values()))
     places = sweep.begin(grid, args.parallel)
     # Nothing is running before: a Ctrl-C just ends.
