@@ -85,28 +85,6 @@ def test_a_run_goes_on_with_the_agent_that_it_began_with(environ: dict[str, str]
 
 
 @pytest.mark.usefixtures("untried")
-def test_the_runs_own_copies_win_and_the_difference_is_shown(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert prepare_run(environ)
-    train(RunPaths(tmp_path / "run"))
-    (tmp_path / "params.py").write_text(PARAMS.replace("num_iter = 3", "num_iter = 9"))
-    capsys.readouterr()
-    with pytest.raises(UserError) as refused:
-        prepare_run(environ)
-    (finding,) = refused.value.findings
-    assert "  | -    num_iter = 3\n  | +    num_iter = 9" in finding and "--fresh moves the old run aside" in finding
-    assert f"--from {tmp_path / 'run'} --set SAC_EXP_NAME=run_2 makes another run of the edited files" in finding
-    capsys.readouterr()
-    assert prepare_run(environ | {"SAC_SEED": "6", EDITS: KEEP})
-    out = capsys.readouterr().out
-    assert "this run began with SAC_SEED=5, which stays" in out
-    paths = RunPaths(tmp_path / "run")
-    assert paths.params.read_text() == PARAMS
-    assert run_directory.read_run_json(paths)["attributes"]["num_iter"] == 3
-
-
-@pytest.mark.usefixtures("untried")
 def test_a_run_without_an_update_takes_the_files_and_settings_as_they_are_now(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
