@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -152,15 +151,6 @@ def test_videos_go_to_the_run_directory_and_nothing_else_does(capsys: Any, saved
     assert {path.name for path in new} == {"videos", "policy_checkpoint_0000000016_seed_0_episode_1.mp4"}
 
 
-def test_checkpoints_are_the_ones_that_are_named(capsys: Any, saved: RunPaths) -> None:
-    by_name = {
-        name: returns(play(capsys, saved, "--no_video", "--checkpoint", name))
-        for name in ("latest", "best", "policy_checkpoint_0000000008", "policy_checkpoint_0000000016")
-    }
-    assert by_name["best"] == by_name["policy_checkpoint_0000000016"]
-    assert len({values[0] for values in by_name.values()}) == 3
-
-
 def test_checkpoints_are_found_by_name_and_what_is_no_checkpoint_is_none(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     for name in (None, "latest", "best", "policy_checkpoint_0000000010"):
@@ -272,19 +262,6 @@ def test_what_is_played_and_exported_says_its_stage(capsys: Any, saved: RunPaths
         override(saved)
         for moment in moments:
             moment.unlink()
-
-
-def test_the_iteration_of_a_policy_is_the_one_that_was_saved_with_it_or_else_the_last_one(tmp_path: Path) -> None:
-    checkpoint = tmp_path / "policy_checkpoint_0000000024"
-    checkpoint.mkdir()
-    params = FakeParams({"horizon": 7})
-    policy = types.SimpleNamespace()
-    for content, iteration in (('{"iteration": 5}', 5), ("torn", params.num_iter)):
-        (checkpoint / "moment.json").write_text(content)
-        assert play_module._iteration(params, checkpoint, policy) == iteration
-    for known, iteration in ((6, 6), (None, params.num_iter)):
-        policy.description = {"iteration": known}
-        assert play_module._iteration(params, tmp_path / "policy.npz", policy) == iteration
 
 
 def script(cwd: Path, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.login_node import User
 from tests.support.prepared_runs import try_in_this_process, variables_of_run
 from tests.support.starts_of_a_project import load_only
-from tfagents_system.launch import environment_checks, prepare, results, role_process
+from tfagents_system.launch import environment_checks, prepare, role_process, supervisor
 from tfagents_system.machine.processes import processes_of_run
 from tfagents_system.machine.signals import StopFlag
 
@@ -55,7 +55,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits of hundredths instead of seconds, and no plot at the end."""
     monkeypatch.setattr(role_process, "_FIRST_BACKOFF_SECS", 0.01)
     monkeypatch.setattr(role_process, "_MAX_BACKOFF_SECS", 0.05)
-    monkeypatch.setattr(results, "write_results", lambda *args, **kwargs: ["results"])
+    monkeypatch.setattr(supervisor, "write_results", lambda *args, **kwargs: ["results"])
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.fake_run import ProgramStarter
 from tests.support.waiting import until
-from tfagents_system.launch import results as results_module
-from tfagents_system.launch import role_process
+from tfagents_system.launch import role_process, supervisor
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -41,7 +40,7 @@ def results_with(paths, monkeypatch, programs, stop, begun=None, **more):
         return process
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    return results_module.write_results(paths, ProgramStarter(), cpus=(), environ=dict(os.environ), stop=stop, **more)
+    return supervisor.write_results(paths, ProgramStarter(), cpus=(), environ=dict(os.environ), stop=stop, **more)
 
 
 def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
@@ -88,14 +87,14 @@ def test_no_process_or_log_left_is_told(paths, monkeypatch):
     assert lines[0] == f"note: {DOING[0]} failed: {paths.log('plot')}: No such file or directory"
     monkeypatch.setattr(subprocess, "Popen", popen)
     paths.logs.mkdir()
-    lines = results_module.write_results(paths, ProgramStarter(), cpus=(), environ={}, stop=StopFlag(signals=()))
+    lines = supervisor.write_results(paths, ProgramStarter(), cpus=(), environ={}, stop=StopFlag(signals=()))
     assert lines[0] == f"note: {DOING[0]} failed: {paths.log('plot')}: Resource temporarily unavailable"
     assert lines[2] == f"note: {DOING[2]} failed: {paths.log('report')}: Resource temporarily unavailable"
 
 
 @pytest.mark.parametrize("insists", [False, True])
 def test_what_is_cut_short_has_time_to_tell_a_device_to_wait_unless_the_user_insists(paths, monkeypatch, insists):
-    monkeypatch.setattr(results_module, "_DEADLINE_SECS", 0.2)
+    monkeypatch.setattr(supervisor, "_DEADLINE_SECS", 0.2)
     stop, told, begun = StopFlag(signals=()), paths.exp_dir / "told", paths.exp_dir / "begun"
     program = (
         "import pathlib, signal, sys, time\n"

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.support.machines import flat
 from tfagents_system.errors import exit_with
-from tfagents_system.launch import cpus, results, supervisor
+from tfagents_system.launch import cpus, supervisor
 from tfagents_system.launch.forks import RoleStarter
 from tfagents_system.launch.role_process import end_orphans
 from tfagents_system.machine import claims
@@ -105,7 +105,7 @@ def main() -> int:
     if "cpus" in spec:
         # A machine with these CPUs: planned and claimed, but not there to be pinned to.
         supervisor.plan_for = functools.partial(cpus.plan_for, usable=flat(spec["cpus"]))
-    results.write_results = lambda *args, **kwargs: ["results"]
+    supervisor.write_results = lambda *args, **kwargs: ["results"]
     stop = StopFlag([*STOP_SIGNALS, signal.SIGHUP])
     variables = variables_of(spec)
     paths, starter = RunPaths(variables.exp_dir), ProgramStarter(command_of(spec), is_pinned="cpus" not in spec)

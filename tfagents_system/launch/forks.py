@@ -46,7 +46,7 @@ _ROLES = {
     GATEWAY: "tfagents_system.cluster.gateway",
     TRACKER: "tfagents_system.sac_tracker",
 }
-_MODULES = _ROLES | {  # Those of results.py are imported when they are needed.
+_MODULES = _ROLES | {  # Those that write results are imported when they are needed.
     "plot": "tfagents_system.report.plots",
     "video": "tfagents_system.run",
     "report": "tfagents_system.report.page",
@@ -411,7 +411,7 @@ class RoleStarter:
     def start(
         self, role: str, cpus: Sequence[int], environ: Mapping[str, str], log: Path, arguments: Sequence[str] = ()
     ) -> ForkedProcess:
-        """Starts the process of a role, or a program of results.py, on these CPUs, or on any if none are given.
+        """Starts the process of a role, or one that writes results, on these CPUs, or on any if none are given.
 
         Raises:
           OSError: It can't be started.

@@ -27,15 +27,15 @@ from tfagents_system.errors import (
     EXIT_RESUMABLE,
     UserError,
 )
-from tfagents_system.launch import results
 from tfagents_system.launch.cpus import CpuPlan, plan_for
-from tfagents_system.launch.forks import RoleStarter
+from tfagents_system.launch.forks import ForkedProcess, RoleStarter
 from tfagents_system.launch.role_process import RoleProcess, end_what_is_left, kill_roles, say
 from tfagents_system.launch.vars_file import run_python_path
 from tfagents_system.machine import watchdog
 from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.cpus import usable_gpus
 from tfagents_system.machine.files import read_json, write_json
+from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.report import status as report_status
 from tfagents_system.report.terminal import ProgressView
@@ -53,6 +53,7 @@ from tfagents_system.run_files.run_paths import (
     is_worker,
     worker_role,
 )
+from tfagents_system.settings.resolved import read_run
 from tfagents_system.settings.variables import RunVariables
 
 _PLAN_TRIES = 5
@@ -65,6 +66,10 @@ _ALL_WORKERS_GONE_SECS = 120.0
 _WORKERS_SHARE, _REPLAY_SHARE, _REPLAY_SECS = 0.5, 0.25, 10.0
 _BY_SIGKILL = " (by somebody, or by the kernel for lack of memory)"
 _TRACKER_SECS = 5.0  # Nobody's experience or updates wait for what it sends.
+# Programs that write the results of a finished run.
+_DEADLINE_SECS, _VIDEO_DEADLINE_SECS = 120.0, 600.0
+_END_SECS = 30.0  # From SIGTERM to SIGKILL, unless the user insists: a device is told to wait.
+_ABOUT_A_VIDEO = "episode 1: ", "note: no video: "  # Lines of run.py.
 
 
 def supervise(variables: RunVariables, stop: StopFlag, starter: RoleStarter, lock: RunLock) -> int:
@@ -492,7 +497,7 @@ class Supervisor:
         """Writes the results of a finished run; returns lines for the user."""
         if TRAINER not in self.roles:
             return []  # They are where the trainer is.
-        return results.write_results(
+        return write_results(
             self.paths,
             self.starter,
             cpus=self.plan.trainer,
@@ -572,3 +577,84 @@ def _environ_of(role: str, plan: CpuPlan, variables: RunVariables, port: int) ->
     if role == TRAINER and variables.train_gpus and (gpus := usable_gpus(os.environ)):
         own["CUDA_VISIBLE_DEVICES"] = gpus[0]
     return {**os.environ, **variables.to_environ(), **own}
+
+
+def write_results(
+    paths: RunPaths,
+    starter: RoleStarter,
+    *,
+    cpus: Sequence[int],
+    environ: Mapping[str, str],
+    stop: StopFlag,
+    report: bool = True,
+    tracking: bool = False,
+) -> list[str]:
+    """Draws the learning curve, plays the best policy for one episode and writes the report, on the trainer's CPUs.
+
+    Args:
+      starter: Starts the programs that do it.
+      cpus: Where to do it; empty: any.
+      environ: Of these programs.
+      report: SAC_REPORT: all but the metrics.
+      tracking: Whether the rest of the metrics is sent to a tracker.
+
+    Returns:
+      Lines for the user: where the plot, the video, the report and the policy are, or why there is none.
+    """
+    run = str(paths.exp_dir)
+    play = ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", run]
+    play += ["--num_episodes", "1", "--seed", str(read_run(paths.run_json).get("seed", 0))]
+    programs = {  # In this order: the video is in the report.
+        "plot": ("drawing the learning curve", [run], report),
+        "video": ("playing one episode of the trained policy for a video", play, report),
+        "report": ("writing the report", [run], report),
+        "track": ("sending metrics", [run], tracking),
+    }
+    lines = []
+    for name, (doing, arguments, is_wanted) in programs.items():
+        if not is_wanted:
+            continue
+        log = paths.log(name)
+        try:
+            say(doing)
+            code, text = _run_program(
+                name, functools.partial(starter.start, name, cpus, environ, log, arguments), log, stop
+            )
+        except OSError as error:  # A full or read-only disk, no process left.
+            code, text = EXIT_FAILED, f"{error.filename or log}: {error.strerror or error}"
+        result = text.removeprefix("error: ").removeprefix(f"{name}: ")
+        if name == "track" and code != EXIT_DONE:
+            result += f"; `sac track {run}` sends the rest"
+        lines.append(f"{name + ':':<7} {result}" if code == EXIT_DONE else f"note: {doing} failed: {result}")
+    return [*lines, f"policy: {paths.policies / 'greedy_policy'}"]
+
+
+def _run_program(name: str, start: Callable[[], ForkedProcess], log: Path, stop: StopFlag) -> tuple[int, str]:
+    """Runs a program that may fail, take too long, or be cut short by a stop signal.
+
+    Returns:
+      The exit code, and what says where its result is, or why there is none.
+
+    Raises:
+      OSError: It can't be started, or its log can't be read.
+    """
+    if stop.is_set():
+        return EXIT_FAILED, "stopped by a signal"
+    size = log.stat().st_size if log.exists() else 0
+    process, deadline_secs = start(), _VIDEO_DEADLINE_SECS if name == "video" else _DEADLINE_SECS
+    wait_until(lambda: process.poll() is not None or stop.wait(0.1), deadline_secs)
+    if is_late := process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: process.poll() is not None or stop.count > 1, _END_SECS)
+        process.kill()
+        wait_until(lambda: process.poll() is not None, KILL_SECS)
+    kill_session(process.pid)
+    if is_late:
+        words = "stopped by a signal" if stop.is_set() else f"it took more than {deadline_secs:g} s (log in {log})"
+        return EXIT_FAILED, words
+    code = EXIT_FAILED if process.returncode is None else process.returncode
+    written = log.read_bytes()[size:].decode(errors="replace")
+    lines = [line.strip() for line in written.splitlines() if line.strip()] or [f"exit code {code}"]
+    if code != EXIT_DONE:
+        return code, f"{lines[-1]} (log in {log})"
+    return code, next((line for line in lines if line.startswith(_ABOUT_A_VIDEO)), lines[-1])
