@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,15 @@ from typing import Any
 import pytest
 
 from tests.support.fake_run import CRASHES, SAVES, STUBBORN
-from tests.support.supervised import (
-    beating,
-    log,
-    make_supervisor,
-    once_up,
-    stop_when_given_up,
-    touch_once,
-    waits_for_up,
-)
+from tests.support.supervised import beating, log, make_supervisor, once, once_up, status_of, waits_for_up
 from tfagents_system.launch import supervisor as supervising
 from tfagents_system.machine.files import write_json
 from tfagents_system.machine.signals import StopFlag
-from tfagents_system.run_files.heartbeat import read_status
+
+pytestmark = pytest.mark.usefixtures("fast")
 
 
-def test_experts_and_evaluators_are_started_as_such_and_named(run_dir: Path, stop: StopFlag, fast: None) -> None:
+def test_experts_and_evaluators_are_started_as_such_and_named(run_dir: Path, stop: StopFlag) -> None:
     program = f"echo I am $SLURM_PROCID; {SAVES}"
     trainer = waits_for_up("worker_0", "worker_1", "worker_2") + "exit 0"
     supervisor = make_supervisor(run_dir, stop, {"worker": program, "trainer": trainer}, experts=1, evaluators=1)
@@ -40,13 +32,11 @@ def test_experts_and_evaluators_are_started_as_such_and_named(run_dir: Path, sto
 
 
 def test_a_given_up_expert_leaves_the_run_going_and_a_run_with_experts_alone_fails(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
 ) -> None:
     supervisor = make_supervisor(run_dir, stop, {"worker_1": CRASHES}, experts=1, max_restarts=1)
-    watcher = threading.Thread(target=stop_when_given_up, args=(supervisor, stop, "worker_1"))
-    watcher.start()
+    once(lambda: supervisor.roles["worker_1"].given_up, stop.set)
     assert supervisor.run() == 75
-    watcher.join()
     assert "worker_1 (expert): given up after 1 restarts" in capfd.readouterr().out
     again = StopFlag(signals=())
     assert make_supervisor(run_dir, again, {"worker_0": CRASHES}, experts=1, max_restarts=1).run() == 1
@@ -58,27 +48,20 @@ def test_a_given_up_expert_leaves_the_run_going_and_a_run_with_experts_alone_fai
     [("gateway", {"gateway_port": 0}, "other machines"), ("tracker", {"wandb": "offline"}, "sending its metrics")],
 )
 def test_a_gateway_or_tracker_that_dies_or_refuses_its_input_later_does_not_end_the_run(
-    run_dir: Path,
-    stop: StopFlag,
-    fast: None,
-    capfd: pytest.CaptureFixture[str],
-    role: str,
-    variables: dict[str, Any],
-    without: str,
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str], role: str, variables: dict[str, Any], without: str
 ) -> None:
     program = f"if [ -e {run_dir}/begun ]; then echo 'error: expired'; exit 2; fi; touch {run_dir}/begun; exit 1"
     roles = {role: program, "trainer": f"until [ -e {run_dir}/enough ]; do sleep 0.05; done; exit 0"}
     supervisor = make_supervisor(run_dir, stop, roles, max_restarts=2, **variables)
-    touch_once(run_dir / "enough", lambda: supervisor.roles[role].given_up)
+    once(lambda: supervisor.roles[role].given_up, (run_dir / "enough").touch)
     assert supervisor.run() == 0
-    status = read_status(run_dir / "status.json")
-    assert status is not None
+    status = status_of(run_dir)
     assert status["roles"][role]["given_up"] and status["roles"]["trainer"]["restarts"] == 0
     assert f"the run goes on without {without}" in capfd.readouterr().out
 
 
 def test_a_tracker_that_hangs_takes_no_time_from_those_that_save_and_a_stop_says_how_to_have_a_report(
-    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    run_dir: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(supervising, "_TRACKER_SECS", 0.3)
     run_dir.mkdir(exist_ok=True)
@@ -93,7 +76,7 @@ def test_a_tracker_that_hangs_takes_no_time_from_those_that_save_and_a_stop_says
     assert f"a report so far: sac report {run_dir}\n" in out
 
 
-def test_the_gateway_is_told_of_the_end_before_the_replay_server(run_dir: Path, stop: StopFlag, fast: None) -> None:
+def test_the_gateway_is_told_of_the_end_before_the_replay_server(run_dir: Path, stop: StopFlag) -> None:
     order = run_dir / "order"
     roles = {
         role: f"trap 'sleep 0.2; echo {role} >> {order}; exit 75' TERM; echo up; while :; do sleep 0.05; done"
@@ -104,7 +87,7 @@ def test_the_gateway_is_told_of_the_end_before_the_replay_server(run_dir: Path, 
     assert sorted(order.read_text().split()[:2]) == ["gateway", "worker"] and order.read_text().split()[2] == "replay"
 
 
-def test_workers_on_other_machines_are_in_the_status(run_dir: Path, stop: StopFlag, fast: None) -> None:
+def test_workers_on_other_machines_are_in_the_status(run_dir: Path, stop: StopFlag) -> None:
     supervisor = make_supervisor(run_dir, stop, {}, gateway_port=0)
     beats = {"worker_5": time.time(), "worker_6": time.time() - 60}
     supervisor.paths.heartbeats.mkdir(parents=True, exist_ok=True)
@@ -117,28 +100,28 @@ def test_workers_on_other_machines_are_in_the_status(run_dir: Path, stop: StopFl
 
 
 def test_a_run_whose_workers_all_join_from_elsewhere_waits_for_them(
-    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervising, "_ALL_WORKERS_GONE_SECS", 0.1)
     assert make_supervisor(run_dir, stop, {"trainer": "sleep 0.8; exit 0"}, workers=0).run() == 0
 
 
 def test_a_run_whose_trainer_is_elsewhere_ends_with_it(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
 ) -> None:
     beat = '{"state": "done", "remote": true, "num_iter": 3, "time": \'$(date +%s)\'}'
     gateway = f"{waits_for_up('replay')} echo '{beat}' > {run_dir}/heartbeats/trainer.json; {SAVES}"
     roles = {"gateway": gateway}
     assert make_supervisor(run_dir, stop, roles, workers=0, gateway_port=0, local_trainer=False).run() == 0
-    status = read_status(run_dir / "status.json")
-    assert status is not None and status["run"]["state"] == "done"
+    status = status_of(run_dir)
+    assert status["run"]["state"] == "done"
     assert set(status["roles"]) == {"replay", "gateway", "trainer"} and status["roles"]["trainer"]["num_iter"] == 3
     assert "saved" in log(run_dir, "replay"), "told to stop, it saves"
     assert "results" not in capfd.readouterr().out, "they are where the trainer is"
 
 
 def test_a_trainer_alone_gets_the_server_and_ends_when_its_run_is_stopped(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
 ) -> None:
     roles = {"trainer": "echo at $SAC_TRAINER_SERVER; sleep 0.3; exit 75"}
     assert make_supervisor(run_dir, stop, roles, workers=0, trainer_server="node7:8443").run() == 75
@@ -147,7 +130,7 @@ def test_a_trainer_alone_gets_the_server_and_ends_when_its_run_is_stopped(
 
 
 def test_a_run_goes_on_without_own_workers_while_others_are_at_work(
-    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervising, "_ALL_WORKERS_GONE_SECS", 0.1)
     beat = '{"state": "collecting", "remote": true, "time": \'$(date +%s)\'}'

@@ -9,14 +9,24 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_run import CRASHES, SAVES
-from tests.support.supervised import log, make_supervisor, touch_once, waits_for, waits_for_lines, waits_for_up, works
+from tests.support.supervised import (
+    log,
+    make_supervisor,
+    once,
+    status_of,
+    waits_for,
+    waits_for_lines,
+    waits_for_up,
+    works,
+)
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import problems
-from tfagents_system.run_files.heartbeat import read_status
+
+pytestmark = pytest.mark.usefixtures("fast")
 
 
 def test_a_role_that_crashed_or_hung_is_restarted_and_its_last_words_logged(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
 ) -> None:
     crashes = CRASHES.replace("; exit", "; echo a package says goodbye; exit")
     hung = "worker 1: environment 0 (about step 12 of episode 3) has not returned for 300 s"
@@ -33,32 +43,29 @@ def test_a_role_that_crashed_or_hung_is_restarted_and_its_last_words_logged(
         line = f"{role} ended with exit code 1 ({why}): restart 1 of at most 10 in a row, in 0.01 s"
         assert line in out and line in log(run_dir, role)
     assert f'{hung}\nTimeout!\n  File "my_env.py", line 12 in step\n' in log(run_dir, "worker_1")
-    status = read_status(run_dir / "status.json")
-    assert status is not None and status["roles"]["worker_0"]["restarts"] == 1
+    status = status_of(run_dir)
+    assert status["roles"]["worker_0"]["restarts"] == 1
 
 
 def test_a_worker_that_is_given_up_leaves_the_others_going_and_stays_in_status_and_summary(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
 ) -> None:
     trainer = waits_for_up("worker_1") + waits_for(run_dir / "given_up") + "exit 0"
     supervisor = make_supervisor(run_dir, stop, {"worker_0": CRASHES, "trainer": trainer}, workers=2, max_restarts=2)
-    touch_once(run_dir / "given_up", lambda: supervisor.roles["worker_0"].given_up)
+    once(lambda: supervisor.roles["worker_0"].given_up, (run_dir / "given_up").touch)
     assert supervisor.run() == 0
     out = capfd.readouterr().out
     assert "worker_0 ended with exit code 1 and is given up after 2 restarts in a row; the other workers go on" in out
     assert log(run_dir, "worker_0").count("about to crash") == 3
     assert "saved" in log(run_dir, "worker_1")
-    status = read_status(run_dir / "status.json")
-    assert status is not None
+    status = status_of(run_dir)
     assert [status["roles"][role]["given_up"] for role in ("worker_0", "worker_1", "trainer")] == [True, False, False]
     sentence = "worker_0: given up after 2 restarts: exit code 1 (ValueError: no luck)"
     assert sentence in out.splitlines()[-3:]
     assert problems(status, time.time()) == [sentence]
 
 
-def test_no_worker_left_fails_the_run(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_worker_left_fails_the_run(run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]) -> None:
     roles = {"worker": waits_for_up("trainer", "replay") + CRASHES}
     assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=1).run() == 1
     assert "error: every worker was given up" in capfd.readouterr().out
@@ -83,15 +90,15 @@ def test_workers_of_a_script_of_ones_own_have_joined(run_dir: Path, stop: StopFl
 
 @pytest.mark.parametrize("role", ["trainer", "replay"])
 def test_a_trainer_or_replay_server_that_is_given_up_fails_the_run(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], role: str
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str], role: str
 ) -> None:
     program = "for i in $(seq 20); do echo line $i; done; exit 4"
     assert make_supervisor(run_dir, stop, {role: program}, max_restarts=1).run() == 1
     out = capfd.readouterr().out
     assert f"error: {role} ended with exit code 4 and is given up after 1 restarts in a row" in out
     assert "line 5\n" not in out and "  line 6\n" in out and "  line 20\n" in out  # the last 15
-    status = read_status(run_dir / "status.json")
-    assert status is not None and status["run"]["state"] == "failed" and status["run"]["exit_code"] == 1
+    status = status_of(run_dir)
+    assert status["run"]["state"] == "failed" and status["run"]["exit_code"] == 1
 
 
 @pytest.mark.parametrize(
@@ -103,14 +110,7 @@ def test_a_trainer_or_replay_server_that_is_given_up_fails_the_run(
     ],
 )
 def test_what_is_hopeless_ends_the_run_with_its_reason_and_without_a_restart(
-    run_dir: Path,
-    stop: StopFlag,
-    fast: None,
-    capfd: pytest.CaptureFixture[str],
-    role: str,
-    exit_code: int,
-    code: int,
-    told: str,
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str], role: str, exit_code: int, code: int, told: str
 ) -> None:
     program = f"echo chatter; echo 'error: mass must be positive' >&2; exit {exit_code}"
     port = 0 if role == "gateway" else None
@@ -120,7 +120,7 @@ def test_what_is_hopeless_ends_the_run_with_its_reason_and_without_a_restart(
 
 
 def test_what_a_signal_ends_or_starts_anew_is_never_given_up_if_it_had_got_further(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
 ) -> None:
     roles = {
         "worker_0": works("worker_0", "steps", "7") + "sleep 0.02; kill -9 $$",
@@ -136,7 +136,7 @@ def test_what_a_signal_ends_or_starts_anew_is_never_given_up_if_it_had_got_furth
         killed, stillborn, anew, *failing = (supervisor.roles[f"worker_{k}"] for k in range(5))
         return min(killed.restarts, anew.restarts) > 4 and all(worker.given_up for worker in (stillborn, *failing))
 
-    touch_once(run_dir / "enough", is_enough)
+    once(is_enough, (run_dir / "enough").touch)
     assert supervisor.run() == 0
     out = capfd.readouterr().out
     by_sigkill = "SIGKILL (by somebody, or by the kernel for lack of memory)"
@@ -150,7 +150,7 @@ def test_what_a_signal_ends_or_starts_anew_is_never_given_up_if_it_had_got_furth
 
 @pytest.mark.parametrize(("role", "key"), [("trainer", "train_step"), ("replay", "env_steps")])
 def test_of_trainer_and_replay_server_further_is_beyond_all_processes_before(
-    run_dir: Path, stop: StopFlag, fast: None, role: str, key: str
+    run_dir: Path, stop: StopFlag, role: str, key: str
 ) -> None:
     program = f"echo life; {works(role, key, '40')}kill -9 $$"
     assert make_supervisor(run_dir, stop, {role: program}, max_restarts=2).run() == 1
@@ -159,7 +159,7 @@ def test_of_trainer_and_replay_server_further_is_beyond_all_processes_before(
 
 @pytest.mark.parametrize(("deterministic", "starts"), [(True, 2), (False, 1)])
 def test_a_deterministic_run_starts_all_anew_with_the_trainer(
-    run_dir: Path, stop: StopFlag, fast: None, deterministic: bool, starts: int
+    run_dir: Path, stop: StopFlag, deterministic: bool, starts: int
 ) -> None:
     # The trainer fails once and is then done, each time when the others have begun.
     lives = run_dir / "lives"

@@ -12,25 +12,24 @@ import pytest
 
 from tests.support.fake_run import SAVES, STUBBORN
 from tests.support.shell import ROOT
-from tests.support.supervised import beating, log, make_supervisor, once_stopping, once_up, waits_for_up
+from tests.support.supervised import beating, log, make_supervisor, once_stopping, once_up, status_of, waits_for_up
 from tests.support.waiting import until
 from tfagents_system.launch import supervisor as supervisor_module
 from tfagents_system.launch.prepare import tell_finished
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import summary
-from tfagents_system.run_files.heartbeat import read_status, write_status
+from tfagents_system.run_files.heartbeat import write_status
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
 
+pytestmark = pytest.mark.usefixtures("fast")
 
-def test_the_trainers_end_is_the_runs_end(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+
+def test_the_trainers_end_is_the_runs_end(run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]) -> None:
     trainer = waits_for_up("replay", "worker_0", "worker_1") + "exit 0"
     assert make_supervisor(run_dir, stop, {"trainer": trainer}, workers=2).run() == 0
     assert "saved" in log(run_dir, "replay") and "saved" in log(run_dir, "worker_1")
-    status = read_status(run_dir / "status.json")
-    assert status is not None
+    status = status_of(run_dir)
     assert status["run"]["state"] == "done" and status["run"]["exit_code"] == 0
     assert set(status["roles"]) == {"replay", "trainer", "worker_0", "worker_1"}
     assert not any(role["alive"] for role in status["roles"].values())
@@ -54,7 +53,7 @@ def test_a_start_tells_how_far_the_run_had_come_until_its_trainer_does(tmp_path:
 
 
 def test_roles_get_their_cpus_threads_and_numbers_and_the_trainer_the_gpu(
-    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TFAGENTS_CUDA_VISIBLE_DEVICES", "5,6")
     tells = (
@@ -81,12 +80,7 @@ def test_roles_get_their_cpus_threads_and_numbers_and_the_trainer_the_gpu(
 
 @pytest.mark.parametrize("is_saving", [False, True])
 def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
-    run_dir: Path,
-    stop: StopFlag,
-    fast: None,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    is_saving: bool,
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_saving: bool
 ) -> None:
     monkeypatch.setattr(supervisor_module, "_LOCK_SECS", 0.05)
     lock = RunLock(RunPaths(run_dir), {}, "node1")
@@ -121,8 +115,8 @@ def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
     out = capfd.readouterr().out
     assert "was taken over by the run with pid 7 on node2, started at an unknown time: this start ends and" in out
     assert json.loads((run_dir / "run.lock").read_text())["host"] == "node2"
-    status = read_status(run_dir / "status.json")
-    assert status is not None and status["run"]["state"] == "running"
+    status = status_of(run_dir)
+    assert status["run"]["state"] == "running"
     assert is_saving or "saved" not in log(run_dir, "trainer")
 
 
@@ -161,7 +155,7 @@ def test_the_last_line_is_of_training_where_nothing_was_evaluated() -> None:
 
 
 def test_a_run_directory_that_is_removed_ends_the_run_in_words(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str]
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
 ) -> None:
     once_up(run_dir, lambda: run_dir.rename(run_dir.with_name("elsewhere")))
     began = time.monotonic()

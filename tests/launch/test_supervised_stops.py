@@ -10,14 +10,15 @@ import pytest
 from rich.console import Console
 
 from tests.support.fake_run import SAVES, STUBBORN
-from tests.support.supervised import beating, log, make_supervisor, once_stopping, once_up
+from tests.support.supervised import beating, log, make_supervisor, once_stopping, once_up, status_of
 from tfagents_system.launch import supervisor as supervisor_module
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine import signals
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import problems
 from tfagents_system.report.terminal import ProgressView
-from tfagents_system.run_files.heartbeat import read_status
+
+pytestmark = pytest.mark.usefixtures("fast")
 
 
 class StopClock:
@@ -45,9 +46,7 @@ class StopClock:
         assert self.passed_secs < 60.0
 
 
-def test_a_stop_lets_trainer_and_workers_save_before_the_replay_server(
-    run_dir: Path, stop: StopFlag, fast: None
-) -> None:
+def test_a_stop_lets_trainer_and_workers_save_before_the_replay_server(run_dir: Path, stop: StopFlag) -> None:
     def saves(role: str, secs: float) -> str:
         stamp = f"date +%s.%N > {run_dir}/{role}"
         return f"trap '{stamp}.told; sleep {secs}; {stamp}.saved; exit 75' TERM; echo up; while :; do sleep 0.02; done"
@@ -57,12 +56,12 @@ def test_a_stop_lets_trainer_and_workers_save_before_the_replay_server(
     assert make_supervisor(run_dir, stop, roles).run() == 75
     at = {path.name: float(path.read_text()) for path in [*run_dir.glob("*.told"), *run_dir.glob("*.saved")]}
     assert at["trainer.saved"] < at["replay.told"] and at["worker.saved"] < at["replay.told"]
-    status = read_status(run_dir / "status.json")
-    assert status is not None and status["run"]["state"] == "stopped"
+    status = status_of(run_dir)
+    assert status["run"]["state"] == "stopped"
 
 
 def test_a_normal_stop_shows_no_role_as_down(
-    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    run_dir: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(supervisor_module, "_VIEW_SECS", 0.02)
     saves = "trap 'sleep {secs}; exit 75' TERM; echo up; while :; do sleep 0.02; done"
@@ -87,16 +86,14 @@ def test_a_normal_stop_shows_no_role_as_down(
 
 
 @pytest.mark.parametrize(("state", "code"), [("updating", 1), ("starting", 75)])
-def test_a_trainer_that_dies_unsaved_is_not_called_saved(
-    run_dir: Path, stop: StopFlag, fast: None, state: str, code: int
-) -> None:
+def test_a_trainer_that_dies_unsaved_is_not_called_saved(run_dir: Path, stop: StopFlag, state: str, code: int) -> None:
     once_up(run_dir, stop.set)
     roles = {"trainer": beating(run_dir, state) + "echo up; exec sleep 600"}
     assert make_supervisor(run_dir, stop, roles).run() == code
 
 
 def test_a_role_that_does_not_end_is_killed_at_the_deadline(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once_up(run_dir, stop.set)
     roles = {"trainer": beating(run_dir, "updating") + STUBBORN}
@@ -109,9 +106,7 @@ def test_a_role_that_does_not_end_is_killed_at_the_deadline(
     assert "saved" in log(run_dir, "replay")  # It still stores what it has.
 
 
-def test_a_second_signal_kills_at_once(
-    run_dir: Path, stop: StopFlag, fast: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_signal_kills_at_once(run_dir: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "_SAME_SIGNAL_SECS", 0.0)
     once_up(run_dir, stop.set)
     once_stopping(run_dir, stop.set)
@@ -122,7 +117,7 @@ def test_a_second_signal_kills_at_once(
 
 
 def test_a_hanging_worker_costs_a_stop_half_of_its_time_and_nothing_else(
-    run_dir: Path, stop: StopFlag, fast: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once_up(run_dir, stop.set, ("trainer", "replay", "worker_0", "worker_1"))
     roles = {"trainer": beating(run_dir, "updating") + SAVES, "worker_1": STUBBORN}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.fake_run import SAVES, ProgramStarter, command_of, variables_of
-from tests.support.waiting import until
 from tfagents_system.launch.cpus import plan_cpus
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
@@ -38,6 +37,12 @@ def log(exp_dir: Path, role: str) -> str:
     return (exp_dir / "logs" / f"{role}.log").read_text()
 
 
+def status_of(exp_dir: Path) -> dict[str, Any]:
+    status = read_status(exp_dir / "status.json")
+    assert status is not None
+    return status
+
+
 def once_up(
     run_dir: Path, then: Callable[[], object], roles: Collection[str] = ("trainer", "replay", "worker_0")
 ) -> None:
@@ -47,25 +52,13 @@ def once_up(
         path = run_dir / "logs" / f"{role}.log"
         return path.exists() and "up\n" in path.read_text()
 
-    def wait() -> None:
-        until(lambda: all(map(is_up, roles)), 30.0, "the roles are up")
-        then()
-
-    threading.Thread(target=wait, daemon=True).start()
+    once(lambda: all(map(is_up, roles)), then)
 
 
 def once_stopping(run_dir: Path, then: Callable[[], object]) -> None:
     """Calls `then` in a thread once the run's status says what stops it."""
 
-    def is_stopping() -> bool:
-        status = read_status(run_dir / "status.json")
-        return status is not None and bool(status["run"]["message"])
-
-    def wait() -> None:
-        until(is_stopping, 30.0, "the run is stopping")
-        then()
-
-    threading.Thread(target=wait, daemon=True).start()
+    once(lambda: bool((read_status(run_dir / "status.json") or {"run": {}})["run"].get("message")), then)
 
 
 def works(role: str, key: str, number: str) -> str:
@@ -74,21 +67,14 @@ def works(role: str, key: str, number: str) -> str:
     return f'echo "{beat}" > $SAC_EXP_DIR/heartbeats/{role}.json; '
 
 
-def stop_when_given_up(supervisor: Supervisor, stop: StopFlag, role: str) -> None:
-    deadline = time.monotonic() + 30.0
-    while not supervisor.roles[role].given_up and time.monotonic() < deadline:
-        time.sleep(0.02)
-    stop.set()
-
-
-def touch_once(path: Path, condition: Callable[[], bool]) -> None:
-    """Makes a file in a thread once the condition holds, or after 30 s: the run that waits for it ends in any case."""
+def once(condition: Callable[[], bool], then: Callable[[], object]) -> None:
+    """Calls `then` in a thread once the condition holds, or after 30 s: the run that waits for it ends in any case."""
 
     def wait() -> None:
         deadline = time.monotonic() + 30.0
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.02)
-        path.touch()
+        then()
 
     threading.Thread(target=wait, daemon=True).start()
 
