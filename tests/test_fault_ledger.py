@@ -80,7 +80,7 @@ def test_the_oldest_may_be_evicted_and_nothing_else(starts):
     assert any("worker 1, start 0" in text for text in balance(starts, rows_of(*starts[:2], cut), HORIZON).violations)
 
 
-def test_duplicates_and_disorder_are_found(starts):
+def test_duplicates_disorder_and_steps_that_nobody_made_are_found(starts):
     rows = rows_of(*starts)
     twice = take(rows, np.concatenate([np.arange(len(rows.reward)), [3]]))
     result = balance(starts, dataclasses.replace(twice, env_steps=len(twice.reward)), HORIZON)
@@ -89,6 +89,9 @@ def test_duplicates_and_disorder_are_found(starts):
     swapped = np.arange(len(rows.reward))
     swapped[[4, 5]] = [5, 4]
     assert "steps of worker 0 are out of order" in balance(starts, take(rows, swapped), HORIZON).violations
+    shorter = dataclasses.replace(starts[2], steps=starts[2].steps[:-1])
+    violations = balance([*starts[:2], shorter], rows, HORIZON).violations
+    assert any("was never made by an environment" in text for text in violations)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +109,3 @@ def test_parts_of_different_steps_are_found(starts, name, words):
     array[7] += 0.5
     (violation,) = balance(starts, dataclasses.replace(rows, **{name: array}), HORIZON).violations
     assert violation.startswith("1 transitions: has") and words in violation
-
-
-def test_a_step_that_nobody_made_is_found(starts):
-    rows = rows_of(*starts)
-    shorter = dataclasses.replace(starts[2], steps=starts[2].steps[:-1])
-    violations = balance([*starts[:2], shorter], rows, HORIZON).violations
-    assert any("was never made by an environment" in text for text in violations)

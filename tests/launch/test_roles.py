@@ -61,9 +61,12 @@ def test_a_role_that_cannot_be_started_is_tried_again_and_given_up_in_words(
 def test_players_in_sessions_of_their_own_end_with_their_role_and_others_go_on(
     run_dir: Path, stop: StopFlag, fast: None
 ) -> None:
-    """Direct children and daemons; those that clean their environment, too, end with the run."""
+    """Before it is started again; direct children and daemons. Those that clean their environment end with the run."""
+    lives = f"kill -0 $(cat {run_dir}/of_0) 2>/dev/null && touch {run_dir}/alive; "
     starts = "{0} setsid sleep 600 & echo $! >> {1}; "
-    crashes = f"{starts.format('', run_dir / 'of_0')} ( {starts.format('', run_dir / 'of_0')} ) ; sleep 0.1; exit 1"
+    crashes = (
+        f"{lives}{starts.format('', run_dir / 'of_0')} ( {starts.format('', run_dir / 'of_0')} ) ; sleep 0.1; exit 1"
+    )
     daemons = "".join(f"( {starts.format(how, run_dir / 'of_1')} ) ; " for how in ("", "env -i"))
     looks = "sleep 0.05; " + "".join(
         f"ps -o pid= -p $(echo $(cat {run_dir}/{name}) | tr ' ' ,) > {run_dir}/{name}.seen; "
@@ -77,16 +80,7 @@ def test_players_in_sessions_of_their_own_end_with_their_role_and_others_go_on(
     assert len((run_dir / "of_0.seen").read_text().split()) <= 4, "of the newest start, and of one that is just ending"
     assert sorted((run_dir / "of_1.seen").read_text().split()) == sorted(kept), "while their worker was alive"
     assert all(gone(int(pid), 5.0) for pid in ended + kept)
-
-
-def test_a_players_life_is_over_before_its_role_is_started_again(run_dir: Path, stop: StopFlag, fast: None) -> None:
-    players = run_dir / "players"
-    counts = f"for p in $(cat {players}); do kill -0 $p && echo $p; done >> {run_dir}/alive 2>/dev/null; "
-    worker = f"touch {players}; {counts} setsid sleep 600 & echo $! >> {players}; exit 1"
-    waits = f"until [ $(cat {players} | wc -l) -ge 4 ]; do sleep 0.02; done; exit 0"
-    roles = {"worker_0": worker, "trainer": waits}
-    assert make_supervisor(run_dir, stop, roles, workers=2, max_restarts=100).run() == 0
-    assert (run_dir / "alive").read_text() == ""
+    assert not (run_dir / "alive").exists(), "at a start of their role"
 
 
 # Roles that outlive their supervisor.
