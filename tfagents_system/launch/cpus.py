@@ -120,8 +120,8 @@ def plan_cpus(
         return dataclasses.replace(plan, evaluators=eval_workers)
     plan = _pinned_plan(counts, {}, range(available), available)  # Its numbers of threads hold all the same.
     notes = (f"{why_unpinned}: roles are not pinned",)
-    nowhere = dict[str, tuple[int, ...]].fromkeys(counts, ())
-    return dataclasses.replace(plan, by_role=nowhere, pinned=False, evaluators=eval_workers, notes=notes)
+    ids = dict.fromkeys(counts, ())
+    return dataclasses.replace(plan, by_role=ids, pinned=False, evaluators=eval_workers, notes=notes)
 
 
 def _wishes(reverb: int, train: int, workers: int, beside: Mapping[str, int], worker_cpus: int) -> tuple[str, str]:
