@@ -346,8 +346,8 @@ def test_a_signal_ends_them_alone(folder: Path, stop: StopFlag, capfd: pytest.Ca
 
 def leaves(target: Target) -> tuple[int, str] | None:
     """The exit code and the reason with which workers that are at work leave, as things are."""
-    supervisor = MagicMock(exit_code=None, workers=[MagicMock(is_over=False)])
-    join.JoinRules(supervisor, target).look()
+    supervisor = MagicMock(exit_code=None, workers=[MagicMock(is_over=False)], _target=target, _look_at=0.0)
+    join.JoinSupervisor.look(supervisor)
     return supervisor.finish.call_args and supervisor.finish.call_args.args
 
 
