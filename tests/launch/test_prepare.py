@@ -26,6 +26,7 @@ from tfagents_system.run_files.kept_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.trainer.trainer_checkpoints import signature_of
+from tfagents_system.transport.credentials import make_credentials
 
 
 def test_a_run_directory_is_prepared(environ: dict[str, str], tmp_path: Path) -> None:
@@ -44,7 +45,7 @@ def test_a_trainer_needs_no_room_for_the_experience_of_a_server_elsewhere(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "params.py").write_text(PARAMS.replace("buffer_size = 200", f"buffer_size = {10**13}"))
-    (tmp_path / "keys").mkdir()
+    make_credentials(tmp_path / "keys", "try")
     environ |= {"SAC_TRAINER_SERVER": "node7:8443", "SAC_CREDENTIALS_DIR": str(tmp_path / "keys")}
     assert prepare.check(environ, None) == 0
     out = capsys.readouterr().out
