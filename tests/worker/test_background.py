@@ -194,7 +194,7 @@ def test_what_ends_the_thread_is_raised_at_the_next_call(server: Server) -> None
     server.error = KeyError("refused")
     sender.send(numbered_segment())
     until(lambda: sender._error is not None, SECS, "the error")
-    calls: list[Callable[[], None]] = [sender.confirm, lambda: sender.send(numbered_segment())]
+    calls: list[Callable[[], Any]] = [sender.confirm, lambda: sender.send(numbered_segment())]
     for call in (*calls, lambda: flush(sender)):
         with pytest.raises(KeyError, match="refused"):
             call()

@@ -174,7 +174,9 @@ class Worker:
     def _newest(self, table: str) -> NewestItem:
         """Reads the newest item of a table; does not wait for it in real time."""
         reader = self._connection.newest(table)
-        return BackgroundReader(reader, table) if self._is_real_time else reader
+        if self._is_real_time:
+            return BackgroundReader(reader, table)
+        return reader
 
     def run(self) -> None:
         """Works until the role is told to stop, or the run that it has joined is over.
@@ -243,7 +245,9 @@ class Worker:
         return eval_episodes(self._params.num_eval_episodes, self._role.variables.slots.sharing_evaluations, self._id)
 
     def _exploring(self) -> Actor:
-        return self._random if self._policy.version < 0 else self._actor
+        if self._policy.version < 0:
+            return self._random
+        return self._actor
 
     def _report_collected(self, report: Report) -> None:
         """Sends what an iteration's episodes were like. Kept ones have large files: the sender makes the messages."""
