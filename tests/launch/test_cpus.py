@@ -82,7 +82,9 @@ def test_every_machine_has_a_valid_plan_or_a_refusal(allowed: list[int], size: d
     ],
     ids=["four roles on two", "a trainer that wants all", "round the CPUs beside the trainer's"],
 )
-def test_too_few_cpus_are_shared(sizes: tuple[int, int, int, int], allowed: list[int], expected: dict[str, list[int]]) -> None:
+def test_too_few_cpus_are_shared(
+    sizes: tuple[int, int, int, int], allowed: list[int], expected: dict[str, list[int]]
+) -> None:
     result = plan(*sizes, usable=allowed, share=True)
     assert result.to_json() == expected and result.shared_cpus == len(allowed)
     assert f"CPUs are wanted, {len(allowed)} are used" in result.notes[0]
