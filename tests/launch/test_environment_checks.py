@@ -152,10 +152,7 @@ def td3(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any
 @pytest.mark.parametrize(
     ("hooks", "text"),
     [
-        (
-            {"agent_ctor": td3, "validation_share": 0.1},
-            "validation_share is not possible, Td3Agent is trained by its own train",
-        ),
+        ({"agent_ctor": td3, "validation_share": 0.1}, "validation_share is not possible, Td3Agent has no losses"),
         (
             {"agent_ctor": own_agent(), "recurrent": {"sequence_length": 3, "burn_in": 2}},
             "recurrent.burn_in=2 is not possible, OwnAgent is trained by its own train: set it to 0, or",

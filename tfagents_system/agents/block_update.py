@@ -61,8 +61,18 @@ def own_train(agent: tf_agent.TFAgent, minibatch: Minibatch, noise: Noise) -> Me
     """
     del noise  # It draws its own.
     info = agent.train(minibatch.experience, weights=of_whole_sequences(minibatch.weight))
-    named = info.extra._asdict() if hasattr(info.extra, "_asdict") else {}
-    return all_measured({"loss": info.loss} | {name: value for name, value in named.items() if value.shape.rank == 0})
+    return all_measured({"loss": info.loss} | _scalars(info.extra))
+
+
+def own_losses(agent: tf_agent.TFAgent, minibatch: Minibatch, noise: Noise) -> dict[str, tf.Tensor]:
+    """The losses that any TFAgent's own `loss` reports, by name."""
+    del noise
+    return _scalars(agent.loss(minibatch.experience, of_whole_sequences(minibatch.weight), training=False).extra)
+
+
+def _scalars(extra: Any) -> dict[str, tf.Tensor]:
+    named = extra._asdict() if hasattr(extra, "_asdict") else {}
+    return {name: value for name, value in named.items() if value.shape.rank == 0}
 
 
 def of_whole_sequences(weight: tf.Tensor | None) -> tf.Tensor | None:
@@ -112,12 +122,13 @@ class BlockUpdate:
         self._agent, self._seed = agent, seed
         self._is_fused = isinstance(agent, Agent)
         self._update = agent.update if self._is_fused else functools.partial(own_train, agent)
+        self._measured_losses = agent.losses if self._is_fused else functools.partial(own_losses, agent)
         self._is_bfloat16 = matmul_precision == "bfloat16"
         self.kind = ("fused" if self._is_fused else "generic") + (" bfloat16" if self._is_bfloat16 else "")
         if self._is_fused:
             _make_slots(agent)
         else:
-            _check_own_train(agent, form, measures)
+            _check_own_train(agent, form)
         self._is_prioritized = form.is_prioritized
         self.tell_errors: Callable[[np.ndarray, np.ndarray], None] | None = None
         self._form, self._reward_scale = form, getattr(agent, "reward_scale", None)
@@ -237,7 +248,7 @@ class BlockUpdate:
     def _losses(self, minibatch: Minibatch) -> dict[str, tf.Tensor]:
         noise = Noise(self._seed ^ _HELD_OUT_SEED, self._agent.train_step_counter)
         with noise.of_dropout():
-            return self._agent.losses(minibatch, noise)
+            return self._measured_losses(minibatch, noise)
 
     def _compiled(self, step: Callable[[Minibatch], Any]) -> Any:
         """A compiled function of a minibatch's arrays."""
@@ -276,7 +287,7 @@ class BlockUpdate:
             losses_of = self._compiled(self._losses)
         except NotImplementedError:
             raise UserError(
-                f"validation_share is not possible, {type(self._agent).__name__} has no `losses` that can be measured "
+                f"validation_share is not possible, {type(self._agent).__name__} has no losses that can be measured "
                 "without learning: set it to 0"
             ) from None
         specs = tf.nest.map_structure(lambda loss: tf.TensorSpec((), loss.dtype), losses_of.structured_outputs)
@@ -337,12 +348,11 @@ def check_agent(params: TrainParamsBase, agent: tf_agent.TFAgent) -> None:
     make_block_update(params, agent)
 
 
-def _check_own_train(agent: tf_agent.TFAgent, form: SampleForm, measures: bool) -> None:
+def _check_own_train(agent: tf_agent.TFAgent, form: SampleForm) -> None:
     """What an agent's own `train` does not do must not be wanted."""
     needs = (
         (f"recurrent.burn_in={form.burn_in}", form.burn_in > 0, 0),
         ("priority_exponent", form.is_prioritized, None),
-        ("validation_share", measures, 0),
     )
     findings = [
         f"{name} is not possible, {type(agent).__name__} is trained by its own train: set it to {without}, or choose "
