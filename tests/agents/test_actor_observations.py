@@ -15,9 +15,11 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.acting import action
 from tests.support.agents_to_begin_with import normalizations_of
 from tests.support.fakes import FakeParams
-from tests.support.updates import update_once
-from tfagents_system.agents.agent import make_agent, make_worker_agent
+from tests.support.updates import noise_of, update_once
+from tfagents_system.agents.agent import make_agent, make_worker_agent, unique_variables
+from tfagents_system.agents.minibatch import Steps
 from tfagents_system.agents.normalization import update_statistics
+from tfagents_system.agents.sac import ACTIONS
 from tfagents_system.envs.history import leaves_seen_by_actor, policy_time_step_spec, seen_by_actor
 from tfagents_system.policies import weights
 from tfagents_system.policies.worker_policy import WorkerPolicy, make_worker_policy
@@ -42,6 +44,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "mini-races": {"mini_race": {"steps": 5}, "discount": 1.0, "normalize_observations": True},
     "frames": {"frame_stack": {"touch": 2, "above": 3}},
     "images": {"spec": CAMERAS, "actor_observations": ["touch", "eye"], "normalize_observations": True},
+    "images, recurrent": {
+        "spec": CAMERAS,
+        "actor_observations": ["touch", "eye"],
+        "recurrent": {"lstm_units": 4, "sequence_length": 3, "burn_in": 1},
+    },
+    "images for all, recurrent": {
+        "spec": CAMERAS,
+        "actor_observations": None,
+        "recurrent": {"lstm_units": 4, "sequence_length": 3, "burn_in": 1},
+    },
     "sac_discrete of images": {
         "algorithm": "sac_discrete",
         "action": CHOICE,
@@ -119,7 +131,7 @@ def test_all_agents_learn_and_no_action_depends_on_what_critics_alone_see(kind: 
         policy = make_worker_policy(worker, 0, 2, params.frame_stack, params.actor_observations)
         assert policy.inference == "numpy"
     observation = numbers(spec, rng)
-    part = "eye" if "eye" in params.actor_observations else "touch"
+    part = "eye" if spec is CAMERAS else "touch"
     seen = {**observation, part: observation[part] + observation[part].dtype.type(3)}
     actions = [_acts(policy, each, params) for each in (observation, hidden(observation, params, rng), seen)]
     np.testing.assert_array_equal(actions[0], actions[1])
@@ -155,7 +167,27 @@ def _acts(policy: Any, observation: Any, params: Params) -> Any:
         return action(policy, ts.restart(observation), True)
     batch = tf.nest.map_structure(lambda leaf: tf.constant(leaf)[None], observation)
     seen = seen_by_actor(batch, params.actor_observations)
-    return policy.distribution(ts.restart(seen, 1), ()).action.mode().numpy()
+    return policy.distribution(ts.restart(seen, 1), policy.get_initial_state(1)).action.mode().numpy()
+
+
+@pytest.mark.parametrize("kind", ["sac", "images", "images, recurrent"])
+def test_no_gradient_of_the_actor_reaches_what_critics_alone_see(kind: str) -> None:
+    params, spec, agent = built(kind)
+    outer = (B, 4) if params.recurrent else (B,)
+    seen_spec = policy_time_step_spec(params, spec).observation
+    observation = tf.nest.map_structure(tf.constant, numbers(seen_spec, np.random.default_rng(0), outer))
+    leaves, seen = tf.nest.flatten(observation), leaves_seen_by_actor(observation, params.actor_observations)
+    time_steps = ts.TimeStep(tf.ones(outer, tf.int32), tf.zeros(outer), tf.ones(outer), observation)
+    own, encoders = (unique_variables(agent.networks()[part]) for part in ("actor", "encoder"))
+    with tf.GradientTape() as tape:
+        tape.watch(leaves)
+        steps = Steps(agent._pipeline.encoded(time_steps), None)
+        _, log_pi = agent.sample(steps, noise_of(agent).of(ACTIONS), training=True)
+    of_leaves, of_own, of_encoders = tape.gradient(log_pi, [leaves, own, encoders])
+    floats = [k for k, leaf in enumerate(leaves) if leaf.dtype.is_floating]
+    assert [k for k in floats if of_leaves[k] is not None] == [k for k in floats if k in seen]
+    assert all(gradient is not None for gradient in of_own)
+    assert len(encoders) == (8 if "images" in kind else 0) and of_encoders == [None] * len(encoders)
 
 
 @pytest.mark.parametrize("kind", ["images", "mini-races", "sac_discrete of images"])

@@ -83,6 +83,21 @@ class ImageEncoder(network.Network):
         return tf.nest.pack_sequence_as(observation, leaves), network_state
 
 
+class EncodedActor(network.Network):
+    """An actor over an encoder's features: from environments' observations to distributions of actions."""
+
+    def __init__(self, encoder: ImageEncoder, actor: network.Network) -> None:
+        super().__init__(encoder.input_tensor_spec, actor.state_spec, "EncodedActor")
+        self._encoder, self._actor = encoder, actor
+
+    def call(
+        self, observation: Any, step_type: Any = None, network_state: Any = (), training: bool = False
+    ) -> tuple[Any, Any]:
+        """Distributions, and the actor's next state."""
+        encoded, _ = self._encoder(observation)
+        return self._actor(encoded, step_type=step_type, network_state=network_state, training=training)
+
+
 class ImageTrunk(tf.keras.layers.Layer):
     """From the features of an image to a vector: a dense layer, layer normalisation, tanh.
 

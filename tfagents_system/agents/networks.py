@@ -17,7 +17,7 @@ import tensorflow_probability as tfp
 from tf_agents.agents.sac.sac_agent import std_clip_transform
 from tf_agents.agents.sac.tanh_normal_projection_network import TanhNormalProjectionNetwork
 from tf_agents.keras_layers.dynamic_unroll_layer import DynamicUnroll
-from tf_agents.networks import network, sequential, utils
+from tf_agents.networks import network, utils
 from tf_agents.policies import tf_policy
 from tf_agents.policies.actor_policy import ActorPolicy
 from tf_agents.trajectories import policy_step
@@ -27,6 +27,7 @@ from tf_agents.utils import nest_utils
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.agent import Acting
 from tfagents_system.agents.encoder import (
+    EncodedActor,
     ImageEncoder,
     build_encoder,
     convolutions,
@@ -241,7 +242,7 @@ def build_acting(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_sp
     actor = acts = params.actor_ctor(encoded_spec, action_spec)
     if encoder is not None:
         actor.create_variables(encoded_spec)  # By itself, because a seed's results depend on the order.
-        acts = sequential.Sequential([encoder, actor], input_spec=spec, name="EncodedActor")
+        acts = EncodedActor(encoder, actor)
     if names is not None:
         encoder, encoded_spec, actor = None, spec, acts
         set_sources(actor, leaves_seen_by_actor(whole_spec, names))
