@@ -24,7 +24,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch.environment_checks import check_actions
 from tfagents_system.playing.export_files import regret
 from tfagents_system.policies import weights
-from tfagents_system.policies.tensorflow_policy import of_single_frames
+from tfagents_system.policies.tensorflow_policy import GraphSession, of_single_frames
 from tfagents_system.policies.worker_policy import make_worker_policy
 
 N = 5
@@ -277,6 +277,30 @@ def test_names_that_occur_twice_stay_apart():
     assert (float(first), float(second)) == (3.0, 7.0)
     with pytest.raises(ValueError, match="differ in"):
         weights.assign_weights(named, {"w:0": np.float32(3)})
+
+
+class Looked(tf.keras.layers.Layer):
+    """Captures a table, which is no variable."""
+
+    def build(self, shape):
+        initializer = tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1], tf.int64), tf.constant([1.0, 2.0]))
+        self.table = tf.lookup.StaticHashTable(initializer, 0.0)
+
+    def call(self, inputs):
+        return inputs * self.table.lookup(tf.ones([1], tf.int64))
+
+
+def test_what_a_session_can_not_have_is_refused_in_a_sentence():
+    agent = agent_of(FakeParams, VECTOR, ACTION, **SMALL, preprocessing_combiner=Looked)
+    with pytest.raises(UserError, match=r"^workers can't run the agent's policy: it captures .* which is no variable"):
+        make_worker_policy(agent, 0)
+
+
+def test_a_sessions_first_call_is_not_an_environments_first_step(monkeypatch):
+    whole, called = GraphSession.__call__, []
+    monkeypatch.setattr(GraphSession, "__call__", lambda self, *args: called.append(args[0]) or whole(self, *args))
+    policy_of("loop", lanes=2)
+    assert called == [(False, 2)]
 
 
 def test_a_start_finds_that_numpy_acts_otherwise_than_the_network(monkeypatch):

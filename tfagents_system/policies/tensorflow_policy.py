@@ -226,11 +226,15 @@ class TensorFlowWorkerPolicy(WorkerPolicy):
         greedy = of_single_frames(greedy_policy.GreedyPolicy(agent.policy), frame_stack)
         self._policies = {False: collect, True: greedy}
         self._variables = named_variables(collect)
-        self._dtypes = [spec.dtype.as_numpy_dtype for spec in tf.nest.flatten(collect.time_step_spec)]
+        specs = tf.nest.flatten(collect.time_step_spec)
+        self._dtypes = [spec.dtype.as_numpy_dtype for spec in specs]
         self._num_actions = len(tf.nest.flatten(collect.action_spec))
         self._session = GraphSession()
         self._explores_as(agent.collect_policy, self._variables, seed)
         super().__init__(num_lanes, names)
+        # The first call takes long, and chooses the executor.
+        zeros = [np.zeros((num_lanes, *spec.shape), dtype) for spec, dtype in zip(specs, self._dtypes, strict=True)]
+        self._session((False, num_lanes), [*zeros, *self._state])
 
     def _set_lanes(self, num_lanes: int) -> None:
         super()._set_lanes(num_lanes)
