@@ -50,9 +50,11 @@ def test_disk_of_a_run(tmp_path: Path) -> None:
     assert machine_checks.bytes_in(tmp_path / "nowhere") == 0
 
 
-def memory(free: int, workers: int = 10, own: int = 90 * MIB, ring: int = 0, prior: int = 0) -> Findings:
-    findings = Findings()
-    machine_checks.check_memory(findings, workers, own, ring, prior, available=(free, "of this machine's memory"))
+def memory(
+    free: int, workers: int = 10, own: int = 90 * MIB, ring: int = 0, prior: int = 0, server: int = 0
+) -> Findings:
+    findings, available = Findings(), (free, "of this machine's memory")
+    machine_checks.check_memory(findings, workers, own, ring, prior, server_bytes=server, available=available)
     return findings
 
 
@@ -60,6 +62,7 @@ def test_memory() -> None:
     # 10 workers of 90 + 10, and 600 + 90 for the others: 1690 MiB.
     assert "10 workers of 100 MiB" in memory(1689 * MIB).errors[0]
     assert "lower SAC_NUM_COLLECT_WORKERS" in memory(1689 * MIB).errors[0]
+    assert memory(1699 * MIB, server=10 * MIB).errors and not memory(1700 * MIB, server=10 * MIB).errors
     tight, enough = memory(1690 * MIB), memory(2113 * MIB)
     assert (len(tight.errors), len(tight.notes)) == (0, 1) and "memory is tight" in tight.notes[0]
     assert (enough.errors, enough.notes) == ([], [])

@@ -154,6 +154,9 @@ def test_a_snapshot_is_of_the_rows_that_were_known_and_of_no_others(tmp_path: Pa
     assert Priorities(ring, 0.6, kept).snapshot() == kept
     np.testing.assert_equal(draw(Priorities(ring, 0.6, kept)), before)
     np.testing.assert_allclose(draw(Priorities(ring, 0.6))[1], 1, rtol=1e-5)
+    ring.clear()
+    append_more(ring, 2)
+    assert not any(Priorities(ring, 0.6, kept).snapshot()[8:]), "rows are counted anew: these are others"
 
 
 # The sum tree against plain NumPy.

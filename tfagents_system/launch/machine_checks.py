@@ -287,6 +287,7 @@ def check_memory(
     ring_bytes: int,
     prior_bytes: int = 0,
     *,
+    server_bytes: int = 0,
     available: tuple[int, str] | None = None,
 ) -> None:
     """Compares the memory that the run's processes will take with what is available.
@@ -295,11 +296,13 @@ def check_memory(
       own_bytes: Memory of the user's own code in each of them, with one environment of a kind.
       ring_bytes, prior_bytes: Of the replay ring and of that of prior data, which are in files: they should fit, but
         need not.
+      server_bytes: Of what the replay server has beside them.
       available: As `available_memory` returns it, which is called if None.
     """
     free, limit = available or available_memory()
     worker_bytes = _WORKER_BYTES + own_bytes
-    needed = num_workers * worker_bytes + _OTHERS_BYTES + own_bytes  # The trainer builds the user's networks, too.
+    # The trainer builds the user's networks, too.
+    needed = num_workers * worker_bytes + _OTHERS_BYTES + own_bytes + server_bytes
     workers = f"{num_workers} worker{'' if num_workers == 1 else 's'} of {in_words(worker_bytes)}"
     what = f"about {in_words(needed)} for {workers} and the other programs"
     remedy = "lower SAC_NUM_COLLECT_WORKERS or SAC_ENVS_PER_WORKER, or give it more memory (a job: --mem)"

@@ -404,7 +404,7 @@ class Inspector:
     def _check_sizes(self, paths: RunPaths, params: TrainParamsBase, outcome: Outcome, own_bytes: int) -> None:
         """Checks memory and disk."""
         from tfagents_system.launch import costs
-        from tfagents_system.replay.ring import ring_bytes
+        from tfagents_system.replay.ring import priority_bytes, ring_bytes
 
         values, findings, run = self._values, self._findings, self._start.run_before
         workers = machine_checks.workers_here(values)
@@ -418,9 +418,9 @@ class Inspector:
         run_bytes = machine_checks.disk_of_run(outcome.agent_bytes, outcome.policy_bytes, checkpoints)
         needed = {paths.exp_dir: ("checkpoints, policies, logs", run_bytes)}
         job_mb = self._start.environ.get(machine_checks.JOB_MB)
-        replay_bytes = 0
+        replay_bytes = server_bytes = 0
         if "trainer_server" not in values:  # Else the ring is where the replay server is.
-            replay_bytes = ring_bytes(params, outcome.layout)
+            replay_bytes, server_bytes = (count(params, outcome.layout) for count in (ring_bytes, priority_bytes))
             # One on a node's scratch is copied to the run directory; that of a job is on another machine.
             scratch = paths.replay if job_mb is not None else values.get("replay_dir", paths.replay)
             for folder in dict.fromkeys((paths.replay, scratch)):
@@ -435,7 +435,8 @@ class Inspector:
             machine_checks.check_disk(findings, needed)
         if job_mb != "":  # The memory of a job is unknown where its submission leaves it to the cluster.
             available = None if job_mb is None else (int(job_mb) * 2**20, "of the job's memory")
-            machine_checks.check_memory(findings, workers, own_bytes, replay_bytes, prior_bytes, available=available)
+            sizes = own_bytes, replay_bytes, prior_bytes
+            machine_checks.check_memory(findings, workers, *sizes, server_bytes=server_bytes, available=available)
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,8 @@ class Priorities:
         if len(saved) == _HEAD_BYTES + self._column.nbytes:
             self._column[:] = np.frombuffer(saved, np.float32, offset=_HEAD_BYTES)
             known_rows = int.from_bytes(saved[:_HEAD_BYTES], "little")
+        if known_rows > ring.total_rows:  # The ring was lost, and counts anew.
+            known_rows = 0
         self._oldest, self._known_rows = ring.held
         is_start = np.zeros(num_leaves, bool)
         for part in row_ranges(self._oldest, self._known_rows, ring.num_rows):

@@ -153,8 +153,12 @@ def ring_rows(params: TrainParamsBase, layout: Layout) -> tuple[int, int]:
 
 def ring_bytes(params: TrainParamsBase, layout: Layout) -> int:
     """Of the ring's files; as much again in the run directory where SAC_REPLAY_DIR is another folder."""
-    priority_bytes = 4 if params.sample_form_ctor().is_prioritized else 0
-    return sum(ring_rows(params, layout)) * (layout.step_bytes + priority_bytes)
+    return sum(ring_rows(params, layout)) * layout.step_bytes
+
+
+def priority_bytes(params: TrainParamsBase, layout: Layout) -> int:
+    """Of priorities and their sums, in the memory of the replay server."""
+    return 10 * sum(ring_rows(params, layout)) if params.sample_form_ctor().is_prioritized else 0
 
 
 def _slack_rows(capacity: int, segment_rows: int) -> int:
