@@ -261,6 +261,15 @@ def test_a_run_moves_to_scratch_and_back_and_old_rings_are_not_taken_for_its_own
     assert content(RunFolders(tmp_path / "run", tmp_path / "scratch").ring) == third, "the old ring lies there still"
 
 
+def test_a_copy_that_can_not_be_read_is_told(tmp_path):
+    run = RunFolders(tmp_path / "run", tmp_path / "scratch")
+    run.checkpoint(10, with_replay=False)
+    run.ring.copy.header.unlink()
+    run.ring.copy.header.mkdir()
+    with pytest.raises(UserError, match=r"in .*run/replay \(Is a directory\)"):
+        RunFolders(tmp_path / "run", tmp_path / "another_node")
+
+
 # Scratch that is shared with other users.
 
 

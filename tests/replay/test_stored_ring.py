@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -122,6 +123,15 @@ def test_a_kill_at_any_moment_of_filling_loses_and_doubles_no_step(
             break
         assert content(fill_run(run, source)) == expected and new_ring(run).verify() == 0, place
     assert place > 10 and content(new_ring(run)) == expected
+
+
+def test_a_disk_that_is_full_at_the_end_of_filling_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(ring: Ring) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Ring, "make_durable", full)
+    with pytest.raises(UserError, match="the replay ring needs .*No space left on device.*free space"):
+        fill_run(tmp_path / "new", run_with(tmp_path / "source"))
 
 
 def test_a_run_with_a_checkpoint_keeps_what_it_has(tmp_path: Path) -> None:

@@ -126,10 +126,11 @@ def _recover(ring: Ring, has_copy: bool, checkpoint: Checkpoint | None) -> None:
     try:
         snapshot = _snapshot_of(checkpoint)
         if has_copy and ring.copy is not None:
-            header = ring.copy.newest_header() if snapshot is None else parse_header(snapshot)
-            if header is None:
-                raise DamagedHeaderError("that of its copy is damaged")
-            ring.read_copy(header)
+            with ring.copy.usable():
+                header = ring.copy.newest_header() if snapshot is None else parse_header(snapshot)
+                if header is None:
+                    raise DamagedHeaderError("that of its copy is damaged")
+                ring.read_copy(header)
             snapshot = header_bytes(header).tobytes()
         if snapshot is None:
             logging.warning("%s has no part of the replay server: going on with all that is whole", checkpoint.name)

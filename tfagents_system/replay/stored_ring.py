@@ -225,7 +225,8 @@ def fill(ring: Ring, taken: Taken, checkpoints: Path, frame_stack: FrameStack = 
     if stored.damaged_steps:
         logging.error("%s: %d steps were damaged and are left out", source, stored.damaged_steps)
     ring.begin_run(taken.mark, taken.env_steps, counts_rows=counts)
-    ring.make_durable()
+    with (ring.copy or ring.files).usable():
+        ring.make_durable()
     logging.info("the ring has %d steps of %s after %.1f s", ring.ring_steps, source, time.monotonic() - began)
 
 
