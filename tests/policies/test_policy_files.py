@@ -54,6 +54,11 @@ def test_what_does_not_fit_is_told_with_its_part(wrong: dict[str, object], told:
         Policy(Echo())(OBSERVATION | wrong)
 
 
+def test_numbers_that_are_not_finite_have_nothing_to_do_with_parts() -> None:
+    with pytest.raises(ValueError, match=r"mode is not finite: \[.*\]$"):
+        Policy(Echo())(OBSERVATION | {"mode": [0, np.nan, 0]})
+
+
 def test_parts_shapes_and_bounds_must_be_those_of_the_environment() -> None:
     more = {**SPEC, "further": array_spec.ArraySpec((), np.float32)}
     rounded = array_spec.BoundedArraySpec((2,), np.float64, [-1.0, 0.0], [1.0, 3.0000000000000004])

@@ -196,7 +196,7 @@ class Policy:
             one-hot, as in training, and `action_history` is a part where the params ask for it.
 
         Raises:
-          ValueError: A part is missing, or has another shape.
+          ValueError: A part is missing, has another shape, or is not finite.
         """
         seen = _seen(observation, self._policy.time_step_spec.observation)
         time_step = ts.restart(seen) if self._is_first else ts.transition(seen, reward=0.0)
@@ -209,7 +209,7 @@ def _seen(observation: Any, spec: Any) -> Any:
     """The parts of an observation that a policy asks for, as arrays of its spec's shapes and dtypes.
 
     Raises:
-      ValueError: A part is not there, or has another shape.
+      ValueError: A part is not there, has another shape, or is not finite.
     """
     parts = [
         {"name": "/".join(map(str, path)) or "observation", "path": path, "shape": leaf.shape, "dtype": leaf.dtype}
@@ -218,8 +218,8 @@ def _seen(observation: Any, spec: Any) -> Any:
     try:
         leaves, is_batch = numpy_policy.observation_leaves(observation, parts)
         if is_batch:
-            raise ValueError("expected one observation, found a batch of them")
-    except ValueError as error:
+            raise numpy_policy.OtherPartsError("expected one observation, found a batch of them")
+    except numpy_policy.OtherPartsError as error:
         raise ValueError(
             f"{error}: a policy takes what training's environment gives: discrete parts one-hot, and action_history "
             "where the params ask for it"

@@ -104,11 +104,16 @@ class NumpyPolicy:
         return np.clip(scaled.astype(self._dtype), *self._bounds), state
 
 
+class OtherPartsError(ValueError):
+    """An observation has other arrays than the policy takes."""
+
+
 def observation_leaves(observation: Any, specs: list[dict[str, Any]]) -> tuple[list[np.ndarray], bool]:
     """The arrays of an observation, `[n, ...]` each, and whether it had that first dimension; else n is 1.
 
     Raises:
-      ValueError: One is missing, has another shape than `specs` say, is not finite, or changes as an integer.
+      OtherPartsError: One is missing, or has another shape than `specs` say.
+      ValueError: One is not finite, or changes as an integer.
     """
     leaves, counts = [], set()
     for spec in specs:
@@ -117,12 +122,12 @@ def observation_leaves(observation: Any, specs: list[dict[str, Any]]) -> tuple[l
             try:
                 leaf = getattr(leaf, key) if hasattr(leaf, "_fields") else leaf[key]
             except (KeyError, IndexError, TypeError, AttributeError):
-                raise ValueError(f"the observation has no {'/'.join(map(str, spec['path']))}") from None
+                raise OtherPartsError(f"the observation has no {'/'.join(map(str, spec['path']))}") from None
         given, shape = np.asarray(leaf), tuple(spec["shape"])
         with np.errstate(invalid="ignore"):
             leaf = given.astype(spec["dtype"])
         if leaf.shape != shape and leaf.shape[1:] != shape:
-            raise ValueError(f"{spec['name']}: expected shape {shape}, or n of them, but found {leaf.shape}")
+            raise OtherPartsError(f"{spec['name']}: expected shape {shape}, or n of them, but found {leaf.shape}")
         if not np.isfinite(leaf).all():
             raise ValueError(f"{spec['name']} is not finite: {leaf}")
         if leaf.dtype.kind in "iu" and (leaf != given).any():
@@ -131,7 +136,7 @@ def observation_leaves(observation: Any, specs: list[dict[str, Any]]) -> tuple[l
         leaves.append(leaf[None] if is_one else leaf)
         counts.add(None if is_one else len(leaf))
     if len(counts) > 1:
-        raise ValueError(f"the arrays of an observation differ in their first dimension: {counts}")
+        raise OtherPartsError(f"the arrays of an observation differ in their first dimension: {counts}")
     return leaves, None not in counts
 
 
