@@ -297,11 +297,12 @@ def test_it_asks_again_where_the_server_did_not_get_it(
         return len(tries) > 1 and try_put(table, *arguments)
 
     checkpoints = checkpoints_here(server, tmp_path / "here")
+    store(server, 0)
     monkeypatch.setattr(server.connection, "try_put", lose_first)
     monkeypatch.setattr(checkpoints_module, "_ASK_AGAIN_SECS", 0.1)
     while_turning(server, lambda: checkpoints.save(20.0, wait=True))
     ours = kept_checkpoints.newest_complete(tmp_path / "here")
-    assert tries == [tables.SNAPSHOTS] * 2 and ours is not None and env_steps_of(server, ours.name) == 0
+    assert tries == [tables.SNAPSHOTS] * 2 and ours is not None and env_steps_of(server, ours.name) == 10
 
 
 def test_it_saves_before_it_ends_for_an_agent_that_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,9 +18,6 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import common
 
 from tfagents_system.agents.layers import dropout_noise
-
-if TYPE_CHECKING:
-    pass
 
 Measured = dict[str, tuple[tf.Tensor, tf.Tensor]]
 """By name: a value, and 1 or 0 for whether this update has measured it. Unmeasured values are 0."""

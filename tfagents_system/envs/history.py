@@ -7,7 +7,7 @@ gymnasium's FrameStackObservation: the first frame stands in for those before an
 for acting.
 
 Where samples are mini-races, the policy's observation has one part more, `horizon_time`: the share of the mini-race
-that is over. Minibatches have it (replay/n_step.py). It is 0 where a policy acts, and policies for environments, in
+that is over. Minibatches have it (replay/sampling.py). It is 0 where a policy acts, and policies for environments, in
 workers and in files, take observations without it (`policies/tensorflow_policy.py`).
 
 With `actor_observations`, agents are built for all of the policy's observation, and the actor takes some parts of it.
