@@ -53,16 +53,11 @@ activate() { # VIRTUAL_ENV CONDA_PREFIX
   if [[ -n $2 ]]; then export CONDA_PREFIX=$2; fi
 }
 
-# Called after the vars file was sourced, with the launcher's own command, which SAC_EXEC_PREFIX starts once more, inside.
+# Called after vars_file.sh, with the launcher's own command, which SAC_EXEC_PREFIX starts once more, inside.
 # The second time it only has to forget the host's environment of Python: setup.sh looks for one inside.
 surround() { # LAUNCHER ARGUMENT...
   local tfagents_prefix
   if [[ -z ${TFAGENTS_SURROUNDED:-} ]]; then
-    if [[ -n ${SLURM_JOB_ID:-} && -n ${SAC_JOB_PRELUDE:-} ]]; then
-      set +eu # Such as `module` is not written for these.
-      eval "$SAC_JOB_PRELUDE" || fail "SAC_JOB_PRELUDE ends with exit code $?: see above, and correct it (it is not shown, for it may hold tokens)"
-      set -eu
-    fi
     if [[ -n ${SAC_EXEC_PREFIX:-} ]]; then
       read -ra tfagents_prefix <<<"$SAC_EXEC_PREFIX"
       command -v "${tfagents_prefix[0]}" >/dev/null \

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sources the user's vars file, $tfagents_vars, at the top level of a launcher, and makes its path absolute.
+# Sources the user's vars file, $tfagents_vars, at the top level of a launcher, and makes its path absolute. In a job it runs
+# SAC_JOB_PRELUDE there: what a function declares (`declare -x`) would be lost.
 #
 # Plain assignments count as well as exported ones. Unset names in a user's file are the user's business; a command
 # that fails, a syntax error or an `exit` is reported with the file's name, by the trap on EXIT.
@@ -21,3 +22,9 @@ source "$tfagents_vars"
 trap - EXIT ERR
 set +a -euo pipefail
 cd "$tfagents_pwd" 2>/dev/null || fail "the folder in which this was called, $tfagents_pwd, is gone: cd into one that exists"
+
+if [[ -z ${TFAGENTS_SURROUNDED:-} && -n ${SLURM_JOB_ID:-} && -n ${SAC_JOB_PRELUDE:-} ]]; then
+  set +eu # Such as `module` is not written for these.
+  eval "$SAC_JOB_PRELUDE" || fail "SAC_JOB_PRELUDE ends with exit code $?: see above, and correct it (it is not shown, for it may hold tokens)"
+  set -eu
+fi
