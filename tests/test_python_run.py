@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -96,6 +97,15 @@ def test_a_run_that_is_starting_is_not_started_again(tmp_path: Path, monkeypatch
     again = tfagents_system.train(tmp_path / "params.py", {"horizon": 9}, name="one", folder=tmp_path)
     again.stop()
     assert len(started) == 2
+
+
+def test_a_run_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
+    hung = "trap '' TERM; echo hung; sleep 60"
+    with subprocess.Popen(["bash", "-c", hung], start_new_session=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"hung\n"
+        with pytest.raises(RunFailedError, match=r"one did not end within 0.1 s and was killed"):
+            Run(tmp_path / "one", process).stop(timeout=0.1)
+        assert process.wait(30.0) == -signal.SIGKILL
 
 
 def test_in_a_job_array_a_run_has_its_own_name_and_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

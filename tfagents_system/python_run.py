@@ -216,13 +216,23 @@ class Run:
             numbers = f"iteration {words['iteration']}, {words['env steps']} env steps, eval {words['eval return']}"
             bar.what = f"{words['run']}: {words['state']}, {numbers}"
 
-    def stop(self) -> None:
-        """Saves everything and ends a run that was started here, within SAC_SAVE_DEADLINE_SECS; the same `train(...)`
-        goes on with it.
+    def stop(self, timeout: float | None = None) -> None:
+        """Saves everything and ends a run that was started here; the same `train(...)` goes on with it.
+
+        Args:
+          timeout: Seconds; None: as long as it takes, which SAC_SAVE_DEADLINE_SECS limits.
+
+        Raises:
+          RunFailedError: It did not end within `timeout` seconds, and was killed.
         """
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGTERM)
-            self._process.wait()
+        if self._process is None or self._process.poll() is not None:
+            return
+        os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            raise RunFailedError(f"{self.exp_dir} did not end within {timeout:g} s and was killed") from None
 
     def policy(self, checkpoint: str = "best") -> Policy:
         """A saved policy, greedy.
