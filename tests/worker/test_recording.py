@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any
+from unittest.mock import MagicMock
 
 import gymnasium
 import numpy as np
@@ -219,6 +220,10 @@ def test_an_episode_too_large_for_a_message_is_left_out_and_told(
     best.take(_with(episode, 1.0, 1))
     assert [each.episode_return for each in best.pop()] == [1.0]
     assert "an episode of return 9 is not kept" in caplog.text
+    to_bytes = MagicMock()
+    monkeypatch.setattr(RecordedEpisode, "to_bytes", to_bytes)
+    best.take(dataclasses.replace(episode, lists={**episode.lists, "record/noise": noise}, episode_return=8.0))
+    assert not to_bytes.called, "one as large is not tried"
 
 
 def _with(episode: RecordedEpisode, episode_return: float, number: int) -> RecordedEpisode:

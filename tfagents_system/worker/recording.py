@@ -178,16 +178,20 @@ class BestOfWorker:
         self._count = count
         self._returns: list[float] = []  # The highest so far, as a heap.
         self._new: list[KeptEpisode] = []
+        self._too_large_bytes = math.inf  # Of the lists of the smallest episode whose file was too large.
 
     def take(self, episode: RecordedEpisode) -> None:
         """An episode has ended. Its file is made at once: later, steps of the next one may be waiting."""
-        if len(self._returns) >= self._count and episode.episode_return <= self._returns[0]:
+        size_bytes = sum(values.nbytes for values in episode.lists.values())
+        is_better = len(self._returns) < self._count or episode.episode_return > self._returns[0]
+        if not is_better or size_bytes >= self._too_large_bytes:
             return
         kept = KeptEpisode(episode.episode_return, episode.train_step, episode.number, episode.to_bytes())
         if len(kept.file) > MOST_KEPT_BYTES:
+            self._too_large_bytes = size_bytes
             logging.warning(
-                "an episode of return %g is not kept: its file has %d bytes, at most %d may be. Record less (%s<name> "
-                "in the environment's info), or shorter episodes",
+                "an episode of return %g is not kept, nor are others as large: its file has %d bytes, at most %d may "
+                "be. Record less (%s<name> in the environment's info), or shorter episodes",
                 *(kept.episode_return, len(kept.file), MOST_KEPT_BYTES, RECORD_PREFIX),
             )
             return
