@@ -346,6 +346,22 @@ def test_a_log_takes_means_of_numbers_and_the_last_success():
     assert episode.logs == {"height": 1.5, "text": 5.0}
 
 
+def test_a_log_takes_what_is_meant_of_each_lane():
+    logs = EpisodeLogs(3)
+    meant = np.array([True, True, False])
+    told = {"log/height": np.array([1.0, np.nan, 5.0]), "log/speed": np.array([1, 2, 3]), "log/all": 4.0}
+    logs.add_infos([(told | {"_log/speed": np.array([False, True, True]), "log/words": ["a", "b", "c"]}, meant)])
+    logs.add_infos([({"log/height": np.array([2.0, 4.0, 6.0]), "is_success": True}, meant)])
+    logs.add_infos([({"success": np.array([True, False, False])}, None)])
+    assert [logs.episode(lane).logs for lane in range(3)] == [{"height": 1.5}, {"height": 4.0, "speed": 2.0}, {}]
+    assert [logs.episode(lane).success for lane in range(3)] == [True, False, False]
+    logs.begin(0)
+    logs.begin(1)
+    assert logs.episode(0).success is None and logs.episode(1).logs == {}
+    logs.add_infos([({"is_success": True}, meant)])
+    assert [logs.episode(lane).success for lane in range(3)] == [True, True, False], "one says it of all lanes"
+
+
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_returns_go_on_from_segment_to_segment_and_begin_anew_with_each_episode(tmp_path, num_envs):
     """R_t = gamma R_(t-1) + r_t in every environment of a worker, whose segments alternate."""

@@ -5,6 +5,7 @@ Each lane is a single environment, or all are those of a vector environment.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import dataclasses
@@ -57,18 +58,19 @@ class EpisodeLogs:
     """
 
     def __init__(self, num_lanes: int) -> None:
-        self._num_lanes = num_lanes
         self._return = np.zeros(num_lanes)
         self._length = np.zeros(num_lanes, np.int64)
-        self._success: list[bool | None] = [None] * num_lanes
-        # Sums, and how many numbers they are of.
-        self._sums: list[dict[str, tuple[float, int]]] = [{} for _ in range(num_lanes)]
+        self._success = np.full(num_lanes, np.nan)  # NaN: unknown.
+        # Sums, and how many numbers they are of: `[2, N]`.
+        self._sums = collections.defaultdict[str, np.ndarray](lambda: np.zeros((2, num_lanes)))
         self._ignored: set[Any] = set()
 
     def begin(self, lane: int) -> None:
         """An episode begins."""
         self._return[lane], self._length[lane] = 0.0, 0
-        self._success[lane], self._sums[lane] = None, {}
+        self._success[lane] = np.nan
+        for sums in self._sums.values():
+            sums[:, lane] = 0.0
 
     def add(self, rewards: np.ndarray) -> None:
         """Steps of all lanes, with their rewards `[steps, N]`: many at once, since each call costs a microsecond."""
@@ -81,34 +83,36 @@ class EpisodeLogs:
             for key in info:
                 if key in self._ignored:
                     continue
-                if key in SUCCESS_KEYS:
-                    for lane, value in self._by_lane(key, info, lanes):
-                        self._success[lane] = bool(value)
-                elif isinstance(key, str) and key.startswith(LOG_PREFIX):
-                    for lane, value in self._by_lane(key, info, lanes):
-                        if _is_finite_number(value):
-                            total, count = self._sums[lane].get(key, (0.0, 0))
-                            self._sums[lane][key] = total + float(value), count + 1
-                else:
+                if key not in SUCCESS_KEYS and not (isinstance(key, str) and key.startswith(LOG_PREFIX)):
                     self._ignored.add(key)
+                elif isinstance(lanes, int):
+                    self._add_of_lane(key, info[key], lanes)
+                else:
+                    self._add_of_lanes(key, np.asarray(info[key]), (lanes, info.get(f"_{key}")))
 
-    def _by_lane(self, key: Any, info: Any, lanes: np.ndarray | int | None) -> Iterable[tuple[int, Any]]:
-        """Lanes that an info's entry is about, and what it says of each."""
-        if isinstance(lanes, int):
-            return [(lanes, info[key])]
-        values, is_meant = np.asarray(info[key]), np.ones(self._num_lanes, bool)
-        if values.shape[:1] != is_meant.shape:
-            return ()
-        for mask in (lanes, info.get(f"_{key}")):
+    def _add_of_lane(self, key: str, value: Any, lane: int) -> None:
+        if key in SUCCESS_KEYS:
+            self._success[lane] = bool(value)
+        elif _is_finite_number(value):
+            self._sums[key][:, lane] += float(value), 1.0
+
+    def _add_of_lanes(self, key: str, values: np.ndarray, masks: Iterable[Any]) -> None:
+        is_meant = np.ones(self._return.shape, bool)
+        for mask in masks:
             if mask is not None:
                 is_meant &= np.asarray(mask, bool)
-        each = values.tolist() if values.ndim == 1 else values
-        return [(lane, each[lane]) for lane in np.flatnonzero(is_meant).tolist()]
+        if key in SUCCESS_KEYS and values.shape in ((), is_meant.shape):  # One for all lanes, or for each.
+            np.copyto(self._success, values.astype(bool), where=is_meant)
+        elif values.shape == is_meant.shape and values.dtype.kind in "iufb":
+            is_meant &= np.isfinite(values)
+            self._sums[key] += np.where(is_meant, (values, np.ones_like(values)), 0.0)
 
     def episode(self, lane: int, *, has_failed: bool = False) -> Episode:
         """The lane's episode, which has ended."""
-        means = {key.removeprefix(LOG_PREFIX): total / count for key, (total, count) in self._sums[lane].items()}
-        return Episode(float(self._return[lane]), int(self._length[lane]), self._success[lane], means, has_failed)
+        sums = {key.removeprefix(LOG_PREFIX): sums[:, lane].tolist() for key, sums in self._sums.items()}
+        means = {name: total / count for name, (total, count) in sums.items() if count}
+        success = None if np.isnan(self._success[lane]) else bool(self._success[lane])
+        return Episode(float(self._return[lane]), int(self._length[lane]), success, means, has_failed)
 
 
 def _is_finite_number(value: Any) -> bool:
