@@ -200,7 +200,7 @@ class Supervisor:
             kill_roles(self.roles.values())
             code = code if self._is_ours else EXIT_FAILED
             if code == EXIT_DONE:
-                self.tell("done", "finished")
+                self.tell("done", self.message or "finished")
                 self.view.leave(self.to_json())
                 final_lines = _or_why_not(self.results)
             self.starter.end_orphans()
