@@ -138,6 +138,15 @@ def test_further_nodes_of_a_job_wait_for_the_run_of_their_own_attempt(running: R
     assert not waits(running, began)
 
 
+@pytest.mark.parametrize("state", ["done", "failed"])
+def test_a_run_that_is_finished_is_not_waited_for(running: RunPaths, tmp_path: Path, state: str) -> None:
+    """Its supervisor may have failed after the last update."""
+    stop = MagicMock(return_value=True)
+    tell(running, state, started_at=9.0, roles={"trainer": {"state": "done", "num_iter": 9}})
+    assert join.wait_for_run([running, RunPaths(tmp_path / "other")], stop) is None and not stop.called
+    assert join.wait_for_run([running], stop, since=10.0) is None and stop.called, "it is that of an earlier attempt"
+
+
 def test_a_run_that_is_not_started_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join, "_WAIT_SECS", 0.0)
     with pytest.raises(UserError, match=r"the run in .*none has not been started for 0 s: start it with run_script.sh"):
@@ -328,6 +337,13 @@ def test_the_closing_line_says_who_has_stopped_the_run(
     assert workers_in(folder, stop, "exit 75", running).run() == 75
     closing = "the run was stopped by SIGUSR1 on this_machine; the workers here have left the run"
     assert f"joined: {closing}" in capfd.readouterr().out
+
+
+def test_the_closing_line_says_that_the_run_is_done(
+    folder: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert workers_in(folder, stop, "exit 0").run() == 0
+    assert "joined: the run is done; the workers here have left the run" in capfd.readouterr().out
 
 
 def test_a_run_that_goes_on_is_not_said_to_be_stopped(running: RunPaths) -> None:

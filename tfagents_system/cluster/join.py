@@ -133,13 +133,18 @@ def state_of_run(run: RunPaths, since: float = 0.0) -> str | None:
     Returns:
       None for a run that is dead, or not started since then.
     """
-    status = read_status(run.status_json)
-    if status is None or is_dead(status, time.time()) or status["run"].get("started_at", 0.0) < since:
+    status = _status_since(run, since)
+    if status is None or is_dead(status, time.time()):
         return None
     state, gateway = str(status["run"].get("state")), status["roles"].get(GATEWAY)
     # Without a gateway others would wait in vain, and are told so.
     has_address = gateway is None or gateway.get("given_up") or gateway_address(run) is not None
     return UP if state == "running" and has_address else state
+
+
+def _status_since(run: RunPaths, since: float) -> dict[str, Any] | None:
+    status = read_status(run.status_json)
+    return None if status is None or status["run"].get("started_at", 0.0) < since else status
 
 
 def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool], since: float = 0.0) -> RunPaths | None:
@@ -160,7 +165,7 @@ def wait_for_run(runs: Sequence[RunPaths], stop: Callable[[float], bool], since:
         states = {state_of_run(run, since): run for run in reversed(runs)}
         if UP in states:
             return states[UP]
-        if ("done" in states and run_directory.is_finished(states["done"])) or stop(_LOOK_SECS):
+        if any(_status_since(run, since) and run_directory.is_finished(run) for run in runs) or stop(_LOOK_SECS):
             return None
         waited_secs = time.monotonic() - began
         what = f"the run in {' or '.join(str(run.exp_dir) for run in runs)}"
