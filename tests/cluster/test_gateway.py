@@ -59,7 +59,11 @@ def test_it_tells_what_a_role_takes_over(shared: Running) -> None:
             "inputs",
             "params (SHA-256 aaaaaaaaaaaa there, d",
         ),
-        ({"identity": {}}, "inputs", "none here), environment's specs (simulator's version) ("),
+        (
+            {"identity": {}},
+            "inputs",
+            "none here), environment's specs (install the simulator's version that the run has",
+        ),
         ({"kind": "boss"}, "kind", "'boss' is none of collect"),
         ({"kind": "trainer"}, "trainer", "has a trainer of its own"),
         ({"kind": DATA, "token": "nobody's"}, "session", "a connection without a session"),

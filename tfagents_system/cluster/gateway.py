@@ -51,7 +51,11 @@ HANDSHAKE_SECS = 10.0
 KEEP_SECS = 60.0  # How long the slot of a vanished worker is kept for it.
 _BRUTE_FORCE_SECS = 1.0
 _SPEAK_SECS = 10.0
-_INPUTS = {"settings": "settings (--set)", "specs": "environment's specs (simulator's version)", "config": "JSON file"}
+_INPUTS = {
+    "settings": "settings (--set)",
+    "specs": "environment's specs (install the simulator's version that the run has, here as well)",
+    "config": "JSON file",
+}
 _START_DEADLINE_SECS = 600.0
 _STEP_SECS = 0.5
 _FAREWELL_SECS = 15.0
