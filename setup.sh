@@ -54,7 +54,8 @@ make_venv() {
     holds_packages "$venv/bin/python" && return
     fail "$venv was not made by setup.sh here and does not hold the required packages: move it away, or activate another"
   fi
-  if [[ -e $ours && ! -e $complete ]]; then
+  # Runs may use one that holds the packages: it is installed in place.
+  if [[ -e $ours && ! -e $complete ]] && ! holds_packages "$venv/bin/python"; then
     say "an earlier installation was interrupted: starting over" && rm -rf "$venv"
   fi
   install_packages

@@ -116,6 +116,8 @@ def test_the_prelude_runs_first_and_only_in_a_job(user: User) -> None:
     done = surrounded(user, more=more, SLURM_JOB_ID="7")
     assert done.stdout.startswith("loaded\n") and done.stdout.count("loaded") == 1
     assert "loaded" not in surrounded(user, more=more).stdout
+    done = surrounded(user, more="SAC_JOB_PRELUDE='declare -x SAC_SEED=11'\n", SLURM_JOB_ID="7")
+    assert done.stdout.endswith("and seed 11\n"), "as `export -p` writes it"
     done = surrounded(user, more="SAC_JOB_PRELUDE='TOKEN=s3cret no_such_module load x'\n", SLURM_JOB_ID="7")
     assert "SAC_JOB_PRELUDE ends with exit code 127" in refused(done)[0] and "s3cret" not in done.stderr
 
@@ -149,6 +151,7 @@ case $1 in
     ln -sf {BASE} "$last/bin/python"
     printf "home = {BASE.parent}\\ninclude-system-site-packages = false\\n" >"$last/pyvenv.cfg"
     printf 'Name: pinned-thing\\nVersion: 1.0\\n' >"$last/{PINNED}/METADATA"
+    ln -sfn {Path(packaging.__file__).parent} "$last/{PINNED}/../packaging"
     ;;
   pip) sleep "${{UV_SLEEP:-0}}"; if [[ -n ${{UV_FAIL:-}} ]]; then exit 1; fi ;;
   *) exit 1 ;;
@@ -229,9 +232,19 @@ def test_jobs_install_nothing(repository: Repository) -> None:
 def test_an_interrupted_installation_is_not_taken_for_a_whole_one(repository: Repository) -> None:
     assert repository.setup(UV_FAIL="1").returncode != 0
     (repository.root / ".venv/half").touch()
+    shutil.rmtree(repository.root / ".venv" / PINNED)
     done = repository.setup()
     assert done.returncode == 0 and "was interrupted: starting over" in done.stderr
     assert not (repository.root / ".venv/half").exists()
+
+
+def test_an_environment_that_runs_may_use_stays_when_its_update_was_interrupted(repository: Repository) -> None:
+    assert repository.setup().returncode == 0
+    (repository.root / "requirements.lock").write_text("# other\n")
+    (repository.root / ".venv/in_use").touch()
+    assert repository.setup(UV_FAIL="1").returncode != 0 and not (repository.root / ".venv/.complete").exists()
+    assert repository.setup().returncode == 0 and (repository.root / ".venv/in_use").exists()
+    assert repository.calls[-3:] == INSTALLED and (repository.root / ".venv/.complete").exists()
 
 
 def test_an_active_environment_is_used_or_left_as_it_is(repository: Repository, tmp_path: Path) -> None:
