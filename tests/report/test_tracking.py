@@ -71,7 +71,7 @@ class Recorder:
         self._fail()
         self.begun += 1
 
-    def send(self, rows: Sequence[Mapping[str, float | None]], before: int) -> None:
+    def send(self, rows: Sequence[Mapping[str, float | None]]) -> None:
         self._fail()
         self.rows += rows
 
@@ -91,10 +91,12 @@ def feed_of(paths: RunPaths, recorder: Recorder, say: Any = print) -> Feed:
 
 
 def test_each_process_goes_on_behind_the_last_rows_and_nothing_that_is_trained_again_is_sent(paths: RunPaths) -> None:
-    recorder, rows = Recorder(), [row(100 * k) for k in range(1, 16)]
-    for known in (1, 12, 5, 12, 15):  # Killed at 12, it goes back to the fifth row.
-        feed_of(paths, recorder).take(rows[:known])
-    assert recorder.rows == rows
+    recorder, sent = Recorder(), [row(100), row(200), row(100, EVAL), row(300)]
+    # Killed, it goes back to the first row, behind which the pending evaluation lands later.
+    again = [row(100), row(150), row(250), row(350), row(100, EVAL), row(300, EVAL), row(360)]
+    for rows in (sent[:1], sent, again[:1], again[:3], again):
+        feed_of(paths, recorder).take(rows)
+    assert recorder.rows == [*sent, row(350), row(300, EVAL), row(360)]
 
 
 def test_a_failure_loses_nothing_and_doubles_nothing_and_is_told_once(

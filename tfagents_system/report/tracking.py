@@ -1,8 +1,8 @@
 """Sends the rows of a run's metrics.csv to Weights & Biases or MLflow, for as long as the run lasts.
 
 `sac track logs/NAME` sends what the run itself could not: rows wait in metrics.csv while there is no network. How many
-rows each destination has is in tracking_sent.json. A kill takes rows of metrics.csv back to those of a checkpoint: as
-many as were sent before are not sent again.
+rows of training and of evaluations each destination has is in tracking_sent.json. A kill takes rows of metrics.csv back
+to those of a checkpoint: as many as were sent before are not sent again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, called_as, exit_with
 from tfagents_system.machine.claims import lock
 from tfagents_system.machine.files import read_json, write_json
-from tfagents_system.report.status import RunModel
+from tfagents_system.report.status import RETURN, RunModel
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.metrics import read_rows
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
@@ -36,7 +36,7 @@ LIBRARY_VARIABLES = ("WANDB_PROJECT", "WANDB_ENTITY", "WANDB_RUN_GROUP", "WANDB_
 _DEFAULT_PROJECT = "tfagents_system"
 _RETRY_SECS = 30.0
 _ROWS_AT_ONCE = 10
-_SENT = "tracked/rows"  # At Weights & Biases: how many rows it has.
+_MARKS = {kind: f"tracked/{kind}" for kind in ("train", "eval")}  # At Weights & Biases: how many such rows it has.
 _WANDB_INIT_SECS = 60
 # Of a request to MLflow, which the tracker repeats by itself.
 _MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM, _LONGEST_NAME, _REQUEST_SECS, _RETRIES = 1000, 100, 500, 240, 20, 1
@@ -87,12 +87,12 @@ class Destination(Protocol):
     key: str  # In tracking_sent.json.
 
     def begin(self, settings: Mapping[str, Any], sent: dict[str, Any]) -> None:
-        """Begins or resumes the run. `sent`, what tracking_sent.json says of this destination, may be changed: `rows`
-        is how many it has.
+        """Begins or resumes the run. `sent`, what tracking_sent.json says of this destination, may be changed: `train`
+        and `eval` are how many such rows it has.
         """
 
-    def send(self, rows: Sequence[Row], before: int) -> None:
-        """Sends rows without empty values, which follow `before` others."""
+    def send(self, rows: Sequence[Row]) -> None:
+        """Sends rows without empty values."""
 
     def finish(self, is_done: bool) -> None:
         """The run has ended there, or is to go on later."""
@@ -114,6 +114,7 @@ class ToWandb:
         self._paths, self._id, self._is_offline = paths, tracked.run_id, tracked.wandb == "offline"
         self._project = os.environ.get("WANDB_PROJECT") or _DEFAULT_PROJECT
         self._run: Any = None
+        self._counts = dict[str, int]()
 
     def begin(self, settings: Mapping[str, Any], sent: dict[str, Any]) -> None:
         import wandb
@@ -146,11 +147,13 @@ class ToWandb:
         )
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
-        sent["rows"] = int(self._run.summary.get(_SENT) or 0)
+        self._counts = {kind: int(self._run.summary.get(mark) or 0) for kind, mark in _MARKS.items()}
+        sent |= self._counts
 
-    def send(self, rows: Sequence[Row], before: int) -> None:
-        for number, row in enumerate(rows, before + 1):
-            self._run.log({**row, _SENT: number})
+    def send(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._counts[kind := _kind(row)] += 1
+            self._run.log({**row, _MARKS[kind]: self._counts[kind]})
 
     def finish(self, is_done: bool) -> None:
         if self._run is not None:
@@ -190,7 +193,7 @@ class ToMlflow:
             self._client.update_run(sent["run"], status="RUNNING")
         else:
             run = self._client.create_run(self._experiment_id(), run_name=self._shown)
-            sent |= {"uri": self._uri, "run": run.info.run_id, "has_settings": False, "rows": 0}
+            sent |= {"uri": self._uri, "run": run.info.run_id, "has_settings": False}
         self._run_id = sent["run"]
         if not sent["has_settings"]:
             texts = {fit_name(name): str(value)[:_LONGEST_PARAM] for name, value in by_name(settings, {}, {}).items()}
@@ -206,7 +209,7 @@ class ToMlflow:
             return str(self._client.create_experiment(self._experiment))
         return str(self._client.get_experiment_by_name(self._experiment).experiment_id)
 
-    def send(self, rows: Sequence[Row], before: int) -> None:
+    def send(self, rows: Sequence[Row]) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
@@ -260,10 +263,12 @@ class Feed:
                 finally:
                     self._store()
                 self.has_begun = True
-            while part := self.unsent(rows)[:_ROWS_AT_ONCE]:
-                before = self._sent.get("rows", 0)
-                self.destination.send([{name: x for name, x in row.items() if x is not None} for row in part], before)
-                self._sent["rows"] = before + len(part)
+            new = self.unsent(rows)
+            for start in range(0, len(new), _ROWS_AT_ONCE):
+                part = new[start : start + _ROWS_AT_ONCE]
+                self.destination.send([{name: x for name, x in row.items() if x is not None} for row in part])
+                for row in part:
+                    self._sent[kind] = self._sent.get(kind := _kind(row), 0) + 1
                 self._store()
         except Exception as error:  # Of any package, any network: none of it is the run's.
             self._failed(error)
@@ -272,9 +277,15 @@ class Feed:
             self._say(f"{self.destination.name} takes rows again")
         self.problem = ""
 
-    def unsent(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Those that the destination does not have."""
-        return rows[self._sent.get("rows", 0) :]
+    def unsent(self, rows: Sequence[Row]) -> list[Row]:
+        """Of each kind, those behind as many as the destination has."""
+        left = {kind: self._sent.get(kind, 0) for kind in _MARKS}
+        new = []
+        for row in rows:
+            left[kind := _kind(row)] -= 1
+            if left[kind] < 0:
+                new.append(row)
+        return new
 
     def close(self, is_done: bool) -> None:
         """Ends the run at the destination, for now or for ever."""
@@ -291,6 +302,11 @@ class Feed:
             self._say(f"{self.destination.name} takes no rows ({problem}): it is tried again, and nothing is lost")
         self.problem, self.has_begun = problem, False
         self._next_at = time.monotonic() + _RETRY_SECS
+
+
+def _kind(row: Row) -> str:
+    """An evaluation that was pending at a kill lands behind training that is done again: each kind is counted."""
+    return "train" if row.get(RETURN) is None else "eval"
 
 
 class Tracker:
