@@ -288,6 +288,17 @@ def test_the_last_step_counts_without_final_info() -> None:
     assert env.info["is_success"] and env.info["log/height"] == 2.0
 
 
+def test_a_lane_has_its_own_records_beside_arrays_of_no_lane() -> None:
+    told = {"record/zone": ["a", "b", "c"], "record/at": JaxArray(np.array([0.0, 0.1, 0.2]))}
+    driven = Driven(Bare("SameStep", info={**told, "map": np.zeros(2), "record/all": 3}))
+    driven.reset()
+    news = driven.step()
+    assert [news.records_of(lane) for lane in (0, 2)] == [
+        {"record/zone": "a", "record/at": 0.0},
+        {"record/zone": "c", "record/at": 0.2},
+    ]
+
+
 def test_the_first_lane_plays_alone_draws_and_reports_its_own_infos() -> None:
     for mode in MODES:
         own = [NumberedLane(lane, (3 - lane,)) for lane in range(3)]

@@ -76,23 +76,26 @@ class StepNews(NamedTuple):
     first_potential: np.ndarray | None = None
     faults: Mapping[int, EnvironmentFault] = {}
 
-    def info_of(self, lane: int) -> dict[str, Any]:
-        """A lane's own entries of the infos."""
+    def info_of(self, lane: int, prefix: str = "") -> dict[str, Any]:
+        """A lane's own entries of the infos under this prefix."""
         entries = dict[str, Any]()
         for info, lanes in self.infos:
+            of_prefix = {key: values for key, values in info.items() if str(key).startswith(prefix)}
             if isinstance(lanes, int):
-                entries |= info if lanes == lane else {}
+                entries |= of_prefix if lanes == lane else {}
             elif lanes is None or lanes[lane]:
-                for key, values in info.items():
+                for key, values in of_prefix.items():
                     mask = info.get(f"_{key}")
+                    is_list = isinstance(values, list | tuple) and lane < len(values)
                     # Not of words and dictionaries, and of what only other lanes have said.
-                    if hasattr(values, "__array__") and np.ndim(values) and (mask is None or np.asarray(mask)[lane]):
-                        entries[key] = np.asarray(values)[lane]
+                    is_told = is_list or (hasattr(values, "__array__") and np.ndim(values))
+                    if is_told and (mask is None or np.asarray(mask)[lane]):
+                        entries[key] = values[lane] if is_list else np.asarray(values)[lane]
         return entries
 
     def records_of(self, lane: int) -> dict[str, Any]:
         """What a lane's infos have under `record/...`."""
-        return {key: value for key, value in self.info_of(lane).items() if str(key).startswith(RECORD_PREFIX)}
+        return self.info_of(lane, RECORD_PREFIX)
 
 
 _NO_NEWS = StepNews()

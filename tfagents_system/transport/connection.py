@@ -132,7 +132,7 @@ class Connection:
         self._unconfirmed: tuple[reverb.TrajectoryWriter, Sequence[np.ndarray]] | None = None
 
     def close(self) -> None:
-        """Ends the threads of its readers at their next item or error: a process that goes on needs no answers."""
+        """Ends the threads of its readers at their next item or error, for tests: a program ends with them."""
         self.is_closed = True
 
     def wait_until_up(self, deadline_secs: float) -> None:
