@@ -81,6 +81,30 @@ def test_integers_may_be_bounded_on_one_side(dtype: Any, high: float) -> None:
             writer.write(np.full((1, 2), wrong, dtype), [out])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_a_number_alone_may_be_bounded(dtype: Any) -> None:
+    space = gymnasium.spaces.Box(0, 10, (), dtype)
+    writer, one = ObservationWriter(observation_spec_of(space), space), np.zeros((), dtype)
+    writer.write(7, [one])
+    assert one == 7
+    with pytest.raises(ValueError, match="observation is 11, above its high of 10"):
+        writer.write(11, [one])
+
+
+def test_a_part_that_the_space_does_not_have_is_a_fault() -> None:
+    class Pair(CounterEnv):
+        observation_space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)] * 2)})
+
+        def reset(self, **kwargs: Any) -> Any:
+            return {"a": (1, 2, 0)}, {}
+
+    found = Findings()
+    check_contract(Pair(), found)
+    assert found.errors == [
+        'the observation of reset() at "a" has more parts than the 2 of its space: correct one or the other'
+    ]
+
+
 def test_frames_of_what_is_no_image_can_not_be_stacked() -> None:
     assert check(DictEnv, frame_stack=3, action_history=2)[0] == []
     (finding,), _ = check(CounterEnv, frame_stack=3)

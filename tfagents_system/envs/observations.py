@@ -5,6 +5,7 @@ Below, a trial of an environment checks what `reset` and `step` return.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,7 +50,7 @@ class ObservationWriter:
 
     def __init__(self, spec: Any, spaces: Any, name: str = "the environment", *, is_strict: bool = True) -> None:
         self.outside = ""
-        self._name = name
+        self._name, self._spaces = name, spaces
         tell = None if is_strict else self._tell
         self._leaves = [
             (get := _getter(path), _LeafWriter(leaf, get(spaces), tell)) for path, leaf in tree.flatten_with_path(spec)
@@ -72,6 +73,15 @@ class ObservationWriter:
                 faults.append(leaf.fault(get(observation)))
             except ValueError as error:
                 faults.append(str(error))
+
+        def look_behind(path: tuple[Any, ...], space: Any) -> None:
+            with contextlib.suppress(ValueError):
+                if isinstance(space, tuple):
+                    _getter((*path, len(space)))(observation)  # Succeeds if there is a part more than in the space.
+                    name = "/".join(map(str, ("observation", *path)))
+                    faults.append(f"{name} has more parts than the {len(space)} of its space: correct one or the other")
+
+        tree.traverse_with_path(look_behind, self._spaces)
         return list(filter(None, faults))
 
     def _tell(self, text: str) -> None:
@@ -112,14 +122,16 @@ class _LeafWriter:
         self._has_bounds = bool((has_low | has_high).any())
         if not self._has_bounds:
             return
-        bound = np.maximum(1.0, np.abs(np.where(has_low, low, np.where(has_high, high, 0.0))))
+        bound = np.asarray(np.maximum(1.0, np.abs(np.where(has_low, low, np.where(has_high, high, 0.0)))))
         span = np.subtract(high, low, out=bound, where=has_low & has_high)
         tolerance = 0.0 * span if is_integer else _BOUNDS_TOLERANCE * span
         self._declared = low, high
-        # Float64 for integers: the largest of 64 bits is no float64, but then there is no bound.
-        dtype = np.dtype(np.float64) if is_integer else self._dtype
-        self._low, self._high = np.array(low - tolerance, dtype), np.array(high + tolerance, dtype)
-        self._within = np.empty(self._spec.shape, dtype)
+        # Limits of integers go in as integers: the nearest float64 to the largest of 64 bits is beyond it.
+        self._limits = (-np.inf, np.inf) if limits is None else (int(limits.min), int(limits.max))
+        self._low = np.where(has_low, low - tolerance, 0.0).astype(self._dtype)
+        self._high = np.where(has_high, high + tolerance, 0.0).astype(self._dtype)
+        self._low[~has_low], self._high[~has_high] = self._limits
+        self._within = np.empty(self._spec.shape, self._dtype)
 
     def write(self, values: Any, out: np.ndarray) -> None:
         """Writes `[...]`, or a batch `[N, ...]`, into an array of the same shape.
@@ -142,7 +154,7 @@ class _LeafWriter:
             if self._tell is not None:
                 self._tell(self._explain(out))
                 outside = (within != out).reshape(-1, *self._spec.shape).any(axis=0)
-                self._low[outside], self._high[outside] = -np.inf, np.inf
+                self._low[outside], self._high[outside] = self._limits
                 return
         if out.ndim == self._num_dimensions:
             raise ValueError(self.fault(values) or self._explain(out))
@@ -183,7 +195,7 @@ class _LeafWriter:
 
     def _explain(self, array: np.ndarray) -> str:
         """Names the element that is furthest outside, of one observation or of a batch `[N, ...]`."""
-        excess = np.maximum(self._low - array, array - self._high)
+        excess = np.maximum(np.subtract(self._low, array, dtype=float), np.subtract(array, self._high, dtype=float))
         place = np.unravel_index(int(np.argmax(excess)), excess.shape)
         index = place[array.ndim - self._num_dimensions :]
         value, is_low = float(array[place]), bool(array[place] < self._low[index])
