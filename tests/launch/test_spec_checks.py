@@ -258,11 +258,12 @@ def test_without_workers_of_the_start_it_is_built_and_not_driven() -> None:
 
 def test_all_that_a_run_can_not_do_with_it_is_told_at_once() -> None:
     asked: Any = {"envs_per_worker": 2, "deterministic": True, "env_steps_per_iter": 10, "action_history": 0}
-    checks, devices = with_device(**asked, num_eval_episodes=1)
+    checks, devices = with_device(**asked, num_eval_episodes=1, collect_env_args_kwargs=lambda self: ((), {}))
     assert len(devices) == 1
-    several, clock, steps = checks.errors
+    several, clock, arguments, steps = checks.errors
     assert several.startswith("SAC_ENVS_PER_WORKER=2, but the environment acts in real time")
     assert "by a real clock: use SAC_DETERMINISTIC=0" in clock
+    assert arguments.endswith("eval_env_args_kwargs, which has none: let it return those of collect_env_args_kwargs")
     assert "set num_train_episodes_per_iter instead of env_steps_per_iter" in steps
     assert any(note.startswith("action_history=0 in real time") for note in checks.notes)
     asked = {"deterministic": True, "env_steps_per_iter": None}

@@ -239,6 +239,12 @@ class EnvironmentTrial:
                 "SAC_DETERMINISTIC=0, or give RealTimeEnvironment a clock=VirtualClock() where the device is a "
                 "simulation"
             )
+        has_own = [overrides_any(self.params, f"{kind}_env_args_kwargs") for kind in ("collect", "eval")]
+        if device is not None and has_own == [True, False]:
+            yield (
+                "the environment acts in real time, and is played and filmed with the arguments of "
+                "eval_env_args_kwargs, which has none: let it return those of collect_env_args_kwargs"
+            )
         is_single = self.envs_per_worker == 1 and device is None and not env.is_vector
         # A restarted worker repeats the episode under way; it can't repeat several, nor steps in real time.
         if self.deterministic and self.params.env_steps_per_iter is not None and not is_single:
