@@ -229,6 +229,17 @@ def test_the_doctor_says_what_is_lacking(
     assert any(line.startswith("ok    CPUs ") for line in lines)
 
 
+def test_the_doctor_fails_where_a_package_is_out_of_its_range(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine_checks, "_PICTURES", {})
+    monkeypatch.setattr(machine_checks, "usable_gpus", lambda _: [])
+    assert machine_checks.main([]) == 0
+    monkeypatch.setattr(machine_checks.required_packages, "missing", lambda dev: [("numpy>=9", "1.26")])
+    assert machine_checks.main([]) == 1
+    assert "numpy>=9 is asked for, and 1.26 is installed" in capsys.readouterr().out
+
+
 def test_the_doctor_draws_wherever_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`.venv/bin/sac` knows the package by its own line, which the processes that draw do not have."""
     monkeypatch.chdir(tmp_path)

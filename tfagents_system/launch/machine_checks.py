@@ -356,7 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             findings.fact("GPU", f"{len(gpus)}: SAC_TRAIN_GPUS=1 uses one" if gpus else "none: trainers use CPUs")
     print(findings.report())
-    return EXIT_FAILED if findings.errors else EXIT_DONE
+    return EXIT_FAILED if findings.errors or required_packages.missing(dev=False) else EXIT_DONE
 
 
 def _fault_of(code: str, gpu: str) -> str:
