@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -270,6 +271,7 @@ def test_what_is_beside_the_params_comes_with_them(
     assert load_params_class(own.params, origin_of_run(own)).num_iter == 7
     assert [path.name for path in own.params_folder.iterdir() if path.name != "__pycache__"] == ["beside_joined.py"]
     assert own.specs.read_bytes() == b"specs"
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (own.params, own.config)} == {0o600}
     assert [(path.name, path.read_bytes()) for path in own.input_files.iterdir()] == [("laps.npz", b"PK1")]
     shutil.rmtree(running.params_folder)
     preparation.write_inputs(own)

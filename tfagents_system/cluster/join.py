@@ -480,6 +480,8 @@ class JoinPreparation(Preparation):
         """
         assert self.inspection.specs is not None
         run_directory.install(paths, self.inputs())
+        for file in (paths.params, paths.config, *paths.input_files.glob("*")):
+            file.chmod(0o600)
         write_atomically(paths.specs, self.inspection.specs)
         if self.target.run is not None:
             write_atomically(paths.run_json, self.target.run.run_json.read_bytes(), 0o600)  # As the run has it.
