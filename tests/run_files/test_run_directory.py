@@ -28,9 +28,20 @@ def test_what_is_kept_of_a_folder(project: Path, tmp_path: Path) -> None:
     for one, other in (("mutual/a", "b"), ("mutual/b", "a")):
         (project / one).mkdir(parents=True)
         (project / one / "link").symlink_to(project / "mutual" / other)
+    (outside := project.parent / "outside").mkdir()
+    (outside / "shared.py").write_text("")
+    (outside / "project").symlink_to(project)
+    (project / "up").symlink_to(project.parent)  # Above the folder, it leads to others.
     (project / "password").write_text("secret")
     kept = params_folder.files_of(project, [project / "own", project / "password"])
-    assert kept == ["config.json", "linked/robot.xml", "mass_of_robot.py", "models/robot.xml", "params.py"]
+    assert kept == [
+        "config.json",
+        "linked/robot.xml",
+        "mass_of_robot.py",
+        "models/robot.xml",
+        "params.py",
+        "up/outside/shared.py",
+    ]
     params_folder.copy_files(project, kept, tmp_path / "copy")
     assert params_folder.digests_of(tmp_path / "copy", kept) == params_folder.digests_of(project, kept)
     ours = params_folder.files_of(ROOT)

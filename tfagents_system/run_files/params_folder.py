@@ -66,13 +66,13 @@ def _files_below(folder: Path, left_out: set[str]) -> Iterator[Path]:
         here = Path(place)
         kept = [n for n in (*folders, *names) if not n.startswith(".") and os.path.realpath(here / n) not in left_out]
         yield from (here / name for name in kept if os.path.isfile(here / name))
-        folders[:] = [name for name in folders if name in kept and _is_of_the_user(here / name)]
+        folders[:] = [name for name in folders if name in kept and _is_of_the_user(here / name, folder)]
 
 
-def _is_of_the_user(path: Path) -> bool:
-    """Whether it is a folder that no program made for itself, and no link that leads back up."""
+def _is_of_the_user(path: Path, top: Path) -> bool:
+    """Whether it is a folder that no program made for itself, and no link back up to one from the top to it."""
     is_marked = any(os.path.exists(path / mark) for mark in _MARKS)
-    leads_up = os.path.realpath(path) in map(os.path.realpath, path.parents)
+    leads_up = os.path.realpath(path) in (os.path.realpath(each) for each in path.parents if each.is_relative_to(top))
     return path.name not in _OF_PROGRAMS and not is_marked and not leads_up
 
 
