@@ -93,7 +93,7 @@ def test_a_number_alone_may_be_bounded(dtype: Any) -> None:
 
 def test_a_part_that_the_space_does_not_have_is_a_fault() -> None:
     class Pair(CounterEnv):
-        observation_space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)] * 2)})
+        observation_space: Any = gymnasium.spaces.Dict(a=gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)] * 2))
 
         def reset(self, **kwargs: Any) -> Any:
             return {"a": (1, 2, 0)}, {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -181,11 +182,11 @@ def test_its_socket_is_ours_alone_its_last_words_arrive_and_its_slot_is_free(tmp
     ):
         for number in range(2):
             tunnel = running.tunnel(token=str(number))
-            wait_until(lambda tunnel=tunnel: os.path.exists(tunnel.socket))  # type: ignore[misc]
-            assert stat.S_IMODE(os.stat(os.path.dirname(tunnel.socket)).st_mode) == 0o700
             with socket.socket(socket.AF_UNIX) as dialled:  # It is held until the gateway lets the role in.
                 dialled.settimeout(DEADLINE_SECS)
-                dialled.connect(tunnel.socket)
+                connect = functools.partial(dialled.connect_ex, tunnel.socket)
+                wait_until(lambda connect=connect: connect() == 0)  # type: ignore[misc]
+                assert stat.S_IMODE(os.stat(os.path.dirname(tunnel.socket)).st_mode) == 0o700
                 dialled.sendall(b"at once")
                 assert dialled.recv(100) == b"at once"
             beat_file(running.paths).write_text(json.dumps({"state": "stopped", "steps": number}) + "\n")

@@ -267,8 +267,8 @@ class Feed:
             for start in range(0, len(new), _ROWS_AT_ONCE):
                 part = new[start : start + _ROWS_AT_ONCE]
                 self.destination.send([{name: x for name, x in row.items() if x is not None} for row in part])
-                for row in part:
-                    self._sent[kind] = self._sent.get(kind := _kind(row), 0) + 1
+                for kind in map(_kind, part):
+                    self._sent[kind] = self._sent.get(kind, 0) + 1
                 self._store()
         except Exception as error:  # Of any package, any network: none of it is the run's.
             self._failed(error)
