@@ -64,7 +64,8 @@ def test_a_worker_on_another_host_and_a_partition(tmp_path):
             replay.stdin.close()
             stored = json.loads(replay.stdout.readline())
             gateway.stdin.close()
-            assert gateway.stdout.readline().strip() == "{}", "nobody was refused"
+            # A connection may come back before the session that it belongs to.
+            assert json.loads(gateway.stdout.readline()).keys() <= {"session"}, "nobody else was refused"
         finally:
             watch.cancel()
             replay.kill()

@@ -89,6 +89,7 @@ def test_a_start_whose_lock_is_lost_ends_at_once_and_writes_nothing_more(
     taken: list[float] = []
 
     def take_over() -> None:
+        until((run_dir / "status.json").exists, 10.0, "its first status")
         beside = run_dir / "run.lock.new"  # Who reads meanwhile would find an empty file, of nobody.
         beside.write_text('{"pid": 7, "host": "node2", "token": "other"}')
         beside.replace(supervisor.paths.lock)

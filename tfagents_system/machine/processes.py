@@ -114,7 +114,8 @@ def processes_of_run(exp_dir: Path) -> list[int]:
         if wanted in environ:
             texts = (entry.removeprefix(mark) for entry in environ if entry.startswith(mark))
             supervisors = {int(text) for text in texts if text.isdigit()}  # What is no number is none of ours.
-            if supervisors and supervisors.isdisjoint({os.getpid(), pid, *_ancestors(pid)}):
+            ancestors = list(_ancestors(pid))  # None: it has ended meanwhile.
+            if supervisors and ancestors and supervisors.isdisjoint({os.getpid(), pid, *ancestors}):
                 orphans.append(pid)
     return orphans
 
