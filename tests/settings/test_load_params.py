@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +240,42 @@ def test_names_that_no_override_can_have_are_refused(tmp_path: Path) -> None:
     text = "\n".join(raised.value.findings)
     for part in ("override config.horizon", "area is computed", "env_ctor is a method"):
         assert part in text
+
+
+SPAWNED = """
+import sys
+from beside import Beside
+from tfagents_system.train_params_base import TrainParamsBase
+
+class Env:
+    limit = 3
+
+class TrainParams(TrainParamsBase):
+    scale = 1
+    num_iter = 4
+    def env_ctor(self):
+        return Env()
+    def scaled(self, x):
+        return self.scale * x, self.num_iter, Beside.name, __file__
+"""
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_processes_that_users_code_starts_anew_import_its_classes(tmp_path: Path, is_copy: bool) -> None:
+    folder = tmp_path / "robot"
+    folder.mkdir()
+    (folder / "beside.py").write_text("class Beside:\n    name = 'beside'\n")
+    origin = folder / "params.py"
+    path = tmp_path / "copy.py" if is_copy else origin
+    path.write_text(SPAWNED)
+    before = sys.path[:]
+    try:
+        params = load_params(path, {"horizon": 5}, origin=origin, attributes={"scale": 2, "num_iter": 9})
+        pickled = pickle.dumps((params.env_ctor(), params.scaled))
+        folders = sys.path[:]  # These multiprocessing gives to its children.
+    finally:
+        sys.path[:] = before
+    child = "import pickle, sys; env, scaled = pickle.load(sys.stdin.buffer); print(env.limit, scaled(5))"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    done = subprocess.run([sys.executable, "-c", child], input=pickled, env=environ, capture_output=True, timeout=60)
+    assert done.stdout.decode().strip() == f"3 {(10, 9, 'beside', str(origin))}", done.stderr.decode()

@@ -6,6 +6,7 @@ Environments' own processes import this: it needs nothing but Python 3.9 and Num
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 import sys
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _PACKAGE_DIR = Path(__file__).resolve().parents[1]
 _MODULE_NAME = "sac_params"
+_SPAWNED = str(Path(__file__).with_name("spawned"))  # Its module of this name is for processes that users' code starts.
+LOADED = "TFAGENTS_PARAMS"  # For these: JSON of the last file that was loaded, and of its origin.
 _PERIODS = ("eval_period", "checkpoint_period")
 _COMPUTE_CONFIG = ("num_collect_workers", "collect_worker_cpus", "train_cpus", "reverb_cpus", "seed")
 
@@ -61,6 +64,9 @@ def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParam
     if folder not in sys.path:
         # Modules of the package, such as `checks`, must not hide others that have the same name.
         sys.path.insert(len(sys.path) if _PACKAGE_DIR in origin.parents else 0, folder)
+    if _SPAWNED not in sys.path:
+        sys.path.append(_SPAWNED)
+    os.environ[LOADED] = json.dumps([str(path.resolve()), str(origin)])
     module = types.ModuleType(_MODULE_NAME)
     module.__file__ = str(origin)
     sys.modules[module.__name__] = module
@@ -182,6 +188,7 @@ def _build(
         setattr(params_class, name, overridden(name, getattr(params_class, name)))
     params = Overridden(env_config, **size)
     object.__setattr__(params, "__class__", params_class)  # From now on they are attributes like any others.
+    vars(params).update({name: getattr(params, name) for name in known})  # Which a copy in another process has, too.
     for name in attributes.keys() & vars(params).keys():  # Those that self.__dict__.update has set, too.
         setattr(params, name, overridden(name, vars(params)[name]))
     return params, [name for name in attributes if name not in known | vars(params).keys()], wrong

@@ -1,0 +1,1 @@
+"""On sys.path beside users' code, see sac_params.py."""
