@@ -248,7 +248,7 @@ def test_it_is_driven_with_its_default_action_alone_and_left_waiting() -> None:
 
 def test_without_workers_of_the_start_it_is_built_and_not_driven() -> None:
     """Another machine has the device, or a worker of another start drives it already."""
-    checks, (device,) = with_device(curriculum=GAIN, num_eval_episodes=3, action_history=1, has_workers=False)
+    checks, (device,) = with_device(curriculum=GAIN, num_eval_episodes=3, action_history=1, workers=0)
     assert checks.errors == []
     assert {name for name, _, _ in device.log} <= {"close"}
     told = "acts in real time: not stepped, as this start has no workers; each worker builds it once"

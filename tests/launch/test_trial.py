@@ -97,8 +97,8 @@ def test_a_check_tells_all_that_it_looked_at_and_writes_nothing(environ: dict[st
     assert "checks: measuring updates of the agent, " in done.err, "as it takes more than two seconds"
     lines = done.out.splitlines()
     looked_at = ["variables", "run directory", "CPUs", "packages", "params folder"]
-    looked_at += ["config", "params", "environment", "episode", "reset and step", "evaluation", "seeding", "agent"]
-    looked_at += ["duration", "rendering", "disk", "memory"]
+    looked_at += ["config", "params", "environment", "episode", "reset and step", "evaluation", "agent"]
+    looked_at += ["duration", "seeding", "rendering", "disk", "memory"]
     assert list(dict.fromkeys(line[6:22].strip() for line in lines[:-1])) == looked_at
     (duration,) = [line for line in lines if line.startswith("ok    duration")]
     assert "about " in duration and " updates/s; " in duration and "the time" in duration

@@ -30,7 +30,8 @@ def report(
     render: bool = False,
     deterministic: bool = False,
     envs_per_worker: int = 1,
-    has_workers: bool = True,
+    workers: int = 1,
+    evaluates: bool = True,
     agent: bool = False,
     **hooks: Any,
 ) -> tuple[Findings, Any]:
@@ -41,6 +42,6 @@ def report(
     params = type("TrainParams", (FakeParams,), attributes)(config)
     start: dict[str, Any] = {"deterministic": deterministic, "envs_per_worker": envs_per_worker}
     trial = (EnvironmentTrial if agent else WithoutAgent)(
-        params, 0, findings, render=render, has_workers=has_workers, **start
+        params, 0, findings, render=render, workers=workers, evaluates=evaluates, **start
     )
     return findings, trial.run()

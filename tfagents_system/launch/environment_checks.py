@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import os
 import pickle
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,14 +35,16 @@ from tfagents_system.checks.rules import integer_from, is_kept, is_meant
 from tfagents_system.envs import actions, loading, rendering
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.env_process import EnvProcess
-from tfagents_system.envs.faults import EnvironmentFault, describe_error
+from tfagents_system.envs.faults import EnvironmentFault, EnvironmentProcessError, describe_error
 from tfagents_system.envs.gym_driver import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED, gym_layers
 from tfagents_system.envs.history import HORIZON_TIME, frames_in, is_image, leaf_names
+from tfagents_system.envs.hooks import COLLECT, EVAL
 from tfagents_system.envs.observations import CONTRACT, check_contract
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch import costs
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.launch.neighbours import Neighbour, OtherProcess, disturbed_step, first_difference
 from tfagents_system.launch.trial import told
 from tfagents_system.machine.processes import tree_resident_bytes
 from tfagents_system.playing import export_files
@@ -73,11 +77,17 @@ _LANES_NEED_SINGLE = {
 _EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode ends earlier, and for a slow one this is enough.
 _MEASURING_SECS = 1.0
 _COMPARED_STEPS = 20
+_DISTURBED_SECS = 0.2  # Of stepping, in an episode that may be disturbed.
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
 _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
 _RTOL, _ATOL = 1e-3, 1e-4  # Goals are stored as float32.
 _STEPS_WITH_VALUE = 5
 _LANES = 4  # In which actions are compared.
+_SEEDED = "Draw random numbers from self.np_random or from a generator seeded by reset(seed=...) or by env_ctor's seed"
+_OF_ITS_OWN = (
+    "give each its own port, file or device, by the `id` of collect_env_args_kwargs and eval_env_args_kwargs, which is "
+    "another one in each worker, but the same in both hooks"
+)
 
 
 class Outcome(NamedTuple):
@@ -131,7 +141,8 @@ class EnvironmentTrial:
       render: A picture is drawn, too, and policies of the toolkit's own networks are saved: it takes seconds.
       plan: Measures updates and steps on its CPUs, and reports how long the run takes; this takes seconds.
       envs_per_worker, deterministic: SAC_ENVS_PER_WORKER and SAC_DETERMINISTIC.
-      has_workers: The start has workers of any kind here; without them a device is built for its specs and not stepped.
+      workers: Of any kind, here; without them a device is built for its specs and not stepped.
+      evaluates: Workers that collect evaluate, too, each in a second environment.
     """
 
     params: TrainParamsBase
@@ -142,9 +153,11 @@ class EnvironmentTrial:
     plan: CpuPlan | None = None
     envs_per_worker: int = 1
     deterministic: bool = False
-    has_workers: bool = True
+    workers: int = 1
+    evaluates: bool = True
 
     def __post_init__(self) -> None:
+        self._there: TrainingEnvironment | None = None  # In the other process.
         self._errors_before = len(self.findings.errors)
         self._build_secs = 0.0
 
@@ -171,12 +184,12 @@ class EnvironmentTrial:
             return None
         if self.render:
             rendering.prepare_headless()  # Before the user's code imports MuJoCo.
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, OtherProcess(self._do_there) as other:
             if (env := self._build(stack)) is None or not self._check_specs(env):
                 return None
-            episode = self._try_steps(stack, env) if self.has_workers or env.device is None else None
+            episode = self._try_steps(stack, env, other) if self.workers or env.device is None else None
             agent = None if self.findings.errors else self._build_agent(env)  # Networks are built from the params, too.
-            resident_bytes = tree_resident_bytes(os.getpid())
+            resident_bytes = tree_resident_bytes(os.getpid()) - tree_resident_bytes(other.pid)
             signature, sizes = None, (0, 0)
             if agent is not None:
                 signature, sizes = signature_of(agent), _sizes(agent)  # Updates may make variables.
@@ -184,10 +197,17 @@ class EnvironmentTrial:
             if self._is_fine and episode is not None:
                 if self.plan is not None and agent is not None:
                     self._foretell(self.plan, agent, env, episode)
-                if self.render:
+                if self.render and env.device is not None:
                     self._draw(env)
+                if self.workers > 1 and env.device is None and self._build_secs <= _CHEAP_SECS:
+                    another = Neighbour("the environment of another worker", COLLECT, self.envs_per_worker, False)
+                    self._try_neighbour(stack, env, other, another, episode)
             with self._trying(ENVIRONMENT, "closing the environments"):
                 stack.close()
+            if self._is_fine and episode is not None and env.device is None:  # There may be one environment at a time.
+                self._compare_seeds(episode)
+                if self.render:
+                    self._draw(env)
             specs = env.observation_spec(), env.environment_action_spec, params.action_table
             layout = run_layout(params, env.observation_spec(), env.action_spec())
         return Outcome(specs, layout, resident_bytes, agent, signature, *sizes)
@@ -210,7 +230,7 @@ class EnvironmentTrial:
         """Whether the trial can go on: wrong values of the params, which others report, may end it."""
         self.findings.error(ENVIRONMENT, *self._impossible(env))
         if env.device is not None:
-            tried = "tried with its default action" if self.has_workers else "not stepped, as this start has no workers"
+            tried = "tried with its default action" if self.workers else "not stepped, as this start has no workers"
             self.findings.fact(ENVIRONMENT, f"acts in real time: {tried}; each worker builds it once")
             if self.params.action_history == 0:
                 self.findings.note(
@@ -254,7 +274,7 @@ class EnvironmentTrial:
                 "env_steps_per_iter"
             )
 
-    def _try_steps(self, stack: contextlib.ExitStack, env: TrainingEnvironment) -> Episode | None:
+    def _try_steps(self, stack: contextlib.ExitStack, env: TrainingEnvironment, other: OtherProcess) -> Episode | None:
         """All that needs an episode."""
         params, findings = self.params, self.findings
         episode = self._try_episode(env)
@@ -262,12 +282,17 @@ class EnvironmentTrial:
         if self._is_fine and env.is_vector:
             with self._trying(CONTRACT, f"reset() or step() of all lanes of {_COLLECT}", _COLLECT):
                 self._check_lanes(env)
-        eval_env = self._try_evaluation(stack, env) if params.num_eval_episodes else None
+        eval_env = None
+        if params.num_eval_episodes and env.device is None:
+            eval_env = self._try_neighbour(stack, env, other, Neighbour(_EVAL, EVAL, 0, self.evaluates), episode)
+        elif params.num_eval_episodes:
+            findings.fact(EVALUATION, "in the environment that collects: it acts in real time, so there is one")
+        if self._is_fine and self.envs_per_worker > 1 and not env.is_vector:
+            another = Neighbour("another environment of the worker", COLLECT, 1, True)
+            self._try_neighbour(stack, env, other, another, episode)
         if self._is_fine and episode is not None:
             with self._trying(ENVIRONMENT, f"compute_reward of {_COLLECT}"):
                 check_goal_functions(params, env, episode.first, findings)
-            if env.device is None:
-                self._compare_seeds(episode)
             self._try_curriculum(env, eval_env)
             _rest(env)
         return episode
@@ -346,45 +371,151 @@ class EnvironmentTrial:
             self._note_outside(env)
         self.findings.fact(CONTRACT, f"{count} lanes")
 
-    def _try_evaluation(self, stack: contextlib.ExitStack, env: TrainingEnvironment) -> TrainingEnvironment | None:
-        """The environment that evaluates; None if it is the one that collects, or could not be built."""
-        if env.device is not None:
-            self.findings.fact(EVALUATION, "in the environment that collects: it acts in real time, so there is one")
-            return None
+    def _try_neighbour(
+        self,
+        stack: contextlib.ExitStack,
+        env: TrainingEnvironment,
+        other: OtherProcess,
+        neighbour: Neighbour,
+        episode: Episode | None,
+    ) -> TrainingEnvironment | None:
+        """Whether it can be built beside the collect environment, is like it, and leaves it alone; returns it if it is
+        in this process.
+        """
+        name, kind, env_id, is_here = neighbour
+        where, seed, here = EVALUATION if kind == EVAL else ENVIRONMENT, self.seed + (kind == COLLECT), None
         was_fine = self._is_fine
-        with self._trying(EVALUATION, f"building {_EVAL}", _EVAL):
-            eval_env = stack.enter_context(loading.make_eval_env(self.params, 0, env, self.seed))
-            differences = check_same_specs(env, eval_env)
-            self.findings.error(EVALUATION, *differences)
-            if was_fine and not differences:  # Else most likely the same again.
-                self._play(eval_env, _EVAL, self.seed, _COMPARED_STEPS)
+        with self._trying(where, f"building {name}", name):
+            try:
+                if is_here:
+                    beside = env if kind == EVAL else None
+                    here = loading.make_env(self.params, kind, seed, env_id, name=name, collect_env=beside)
+                    stack.enter_context(here)
+                specs = _specs(here) if here is not None else other.call("build", kind, env_id, seed)
+            except Exception as error:
+                if (reason := self._why_alone(stack, env, other, neighbour)) is not None:
+                    raise UserError(
+                        f"it can't be built beside {_COLLECT} ({describe_error(error)}), {reason}"
+                    ) from None
+                if kind == EVAL or is_here:
+                    raise
+                self.findings.note(where, f"{name} could not be tried ({describe_error(error)})")
+                return None
+            differences = check_same_specs(_specs(env), specs, name)
+            self.findings.error(where, *differences)
+            if not was_fine or differences:  # Most likely the same again.
+                return here
+
+            def play(actions_seed: int, steps: int = _COMPARED_STEPS) -> list[ts.TimeStep]:
+                if here is not None:
+                    return self._play(here, name, actions_seed, steps).first
+                played: list[ts.TimeStep] = other.call("play", name, actions_seed, steps)
+                return played
+
+            first = play(self.seed)
+            if kind == EVAL:
                 self.findings.fact(EVALUATION, "the same observations and actions as for collecting")
-            return eval_env
+                if not is_here:
+                    self.findings.extend(other.call("curriculum"))
+            if episode is None:
+                return here
+            is_random = first_difference(first, play(self.seed)) is not None
+            if kind == COLLECT and is_random and first_difference(episode.first, first) is None:
+                self.findings.note(
+                    SEEDING,
+                    f"{name} has the same episodes, though its seed is another one: workers see the same. {_SEEDED}",
+                )
+            steps = max(2, min(_COMPARED_STEPS, int(_DISTURBED_SECS / episode.step_secs)))
+            rng = np.random.default_rng(self.seed)
+            taken = [trial_action(env, rng) for _ in range(steps)]
+            in_middle = kind == COLLECT or self.params.env_steps_per_iter is not None
+            disturbed = functools.partial(disturbed_step, env, seed=self.seed, actions=taken, in_mid_episode=in_middle)
+            if (step := disturbed(lambda: play(self.seed + 1, steps))) is not None:
+                reason = _OF_ITS_OWN
+                if is_here:
+                    with contextlib.suppress(UserError, EnvironmentProcessError):
+                        other.call("build", kind, env_id, seed)
+                        if disturbed(lambda: other.call("play", name, self.seed + 1, steps)) is None:
+                            reason = self._apart(env, kind)
+                raise UserError(
+                    f"its steps change {_COLLECT}, whose episode goes on differently from step {step} on, with the "
+                    f"same seed and actions: they share a state, such as a simulator, a variable of a module, or a "
+                    f"file: {reason}"
+                )
+        return here
+
+    def _why_alone(
+        self, stack: contextlib.ExitStack, env: TrainingEnvironment, other: OtherProcess, neighbour: Neighbour
+    ) -> str | None:
+        """Why it can't be built beside the collect environment, which this closes; None: not because of that one."""
+        _, kind, env_id, is_here = neighbour
+        with contextlib.suppress(EnvironmentProcessError):
+            if is_here and other.call("can_build", kind, env_id, self.seed):
+                return f"a process can have one: {self._apart(env, kind)}"
+            with contextlib.suppress(Exception):
+                stack.close()
+            if other.call("can_build", kind, env_id, self.seed):
+                alone = "SAC_NUM_COLLECT_WORKERS=1 and num_eval_episodes=0"
+                return f"there can be one at a time: {_OF_ITS_OWN}, or have a single one ({alone})"
         return None
+
+    def _apart(self, env: TrainingEnvironment, kind: str) -> str:
+        """How each environment gets a process."""
+        others = "SAC_EVAL_WORKERS=1" if kind == EVAL else "SAC_ENVS_PER_WORKER=1 with more SAC_NUM_COLLECT_WORKERS"
+        is_single = not (env.is_vector or isinstance(env.user_env, py_environment.PyEnvironment))
+        return f"{f'SAC_ENV_PYTHON={sys.executable} or ' if is_single else ''}{others} gives each a process"
+
+    def _do_there(self, what: str, *arguments: Any) -> Any:
+        """In the other process, which has one environment of its own: does what it is asked for."""
+        self.enter = lambda doing: None
+        if what == "play" and self._there is not None:
+            return self._play(self._there, *arguments).first
+        if what == "curriculum":
+            self.findings = Findings()
+            self._try_curriculum(None, self._there)
+            return self.findings
+        if self._there is not None:
+            self._there.close()
+            self._there = None
+        if what == "close":
+            return None
+        kind, env_id, seed = arguments
+        try:
+            self._there = loading.make_env(self.params, kind, seed, env_id)
+        except Exception:
+            if what == "build":
+                raise
+            return False
+        return _specs(self._there)
 
     def _compare_seeds(self, episode: Episode) -> None:
         """Whether the same seed gives the same episode twice."""
         if self._build_secs > _CHEAP_SECS:
             self.findings.fact(SEEDING, "not looked at: building another environment takes too long")
             return
-        what = "a second collect environment"
-        with contextlib.ExitStack() as stack, self._trying(SEEDING, f"building {what}", what):
-            other = stack.enter_context(loading.make_collect_env(self.params, 0, self.seed))
-            step = _first_difference(episode.first, self._play(other, what, self.seed, _COMPARED_STEPS).first)
-            if step is None:
-                self.findings.fact(SEEDING, "the same seed gives the same episode")
-                return
-            where = f"in step {step}" if step else "in the first observation"
+        self.enter("building the collect environment again")
+        try:
+            with loading.make_collect_env(self.params, 0, self.seed) as again:
+                played = self._play(again, "the collect environment that is built again", self.seed, _COMPARED_STEPS)
+        except Exception as error:
+            cause = (error.__cause__ or error) if isinstance(error, EnvironmentFault) else error
             self.findings.note(
                 SEEDING,
-                f"two environments with the same seed differ {where}: a run can't be repeated exactly. Draw random "
-                "numbers from self.np_random or from a generator seeded by reset(seed=...) or by env_ctor's seed",
+                f"{_COLLECT} could not be built again in its process once it was closed: {describe_error(cause)}. "
+                "A worker in which it fails is started again",
             )
+            return
+        if (step := first_difference(episode.first, played.first)) is None:
+            self.findings.fact(SEEDING, "the same seed gives the same episode")
+            return
+        where = f"in step {step}" if step else "in the first observation"
+        words = f"two environments with the same seed differ {where}: a run can't be repeated exactly. {_SEEDED}"
+        self.findings.note(SEEDING, words)
 
-    def _try_curriculum(self, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment | None) -> None:
+    def _try_curriculum(self, collect_env: TrainingEnvironment | None, eval_env: TrainingEnvironment | None) -> None:
         """Sets every parameter of the curriculum to its first and to its last value, and takes a few steps with each.
 
-        `eval_env` gets the values that are for evaluation.
+        `eval_env` gets the values that are for evaluation; one of both may be in another process.
         """
         if not self.params.env_config.get("curriculum") or check_curriculum(self.params.env_config):
             return  # None, or reported by the check of the JSON.
@@ -393,12 +524,12 @@ class EnvironmentTrial:
         for name, value in curriculum.end_values():
             values.setdefault(name, []).append(value)
         for name, ends in values.items():
-            has_effect = self._try_values(collect_env, _COLLECT, name, ends)
+            has_effect = collect_env is None or self._try_values(collect_env, _COLLECT, name, ends)
             if has_effect is not None and eval_env is not None and curriculum.apply_to_eval(name):
                 self._try_values(eval_env, _EVAL, name, ends)
-            if has_effect is False and len(ends) == 2:
+            if collect_env is not None and has_effect is False and len(ends) == 2:
                 self.findings.note(CURRICULUM, _without_effect(collect_env, name))
-        if len(self.findings.errors) == errors:
+        if collect_env is not None and len(self.findings.errors) == errors:
             words = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
             self.findings.fact(CURRICULUM, f"set_state works with {words}")
 
@@ -568,15 +699,6 @@ def _count(variable: Any) -> int:
     return int(np.prod(variable.shape, dtype=np.int64))
 
 
-def _first_difference(ours: Sequence[ts.TimeStep], theirs: Sequence[ts.TimeStep]) -> int | None:
-    """The first step with another observation or reward; None without one."""
-    for step, pair in enumerate(zip(ours, theirs, strict=False)):
-        one, other = (tree.flatten((time_step.observation, time_step.reward)) for time_step in pair)
-        if not all(map(np.array_equal, one, other)):
-            return step
-    return None
-
-
 def _attributes(env: TrainingEnvironment) -> dict[str, bytes]:
     """Content of the attributes of the environment and of its wrappers; without what can't be compared."""
     contents = {}
@@ -691,23 +813,23 @@ def _check_images(params: TrainParamsBase, env: TrainingEnvironment, findings: F
             findings.fact(ENVIRONMENT, f"{leaf.name} is {'encoded' if is_used else 'flattened'}")
 
 
-def check_same_specs(collect_env: TrainingEnvironment, eval_env: TrainingEnvironment) -> list[str]:
-    """What of the two environments differs."""
+def _specs(env: TrainingEnvironment) -> dict[str, Any]:
+    return {"observations": env.observation_spec(), "actions": env.environment_action_spec}
+
+
+def check_same_specs(collect: Mapping[str, Any], others: Mapping[str, Any], name: str) -> list[str]:
+    """What of the specs of two environments differs; `name` is the second one's."""
 
     def are_same(ours: Any, theirs: Any) -> bool:
         with contextlib.suppress(ValueError):  # Of bounds with other shapes.
             return bool(tree.flatten_with_path(ours) == tree.flatten_with_path(theirs))
         return False
 
-    specs = {
-        "observations": (collect_env.observation_spec(), eval_env.observation_spec()),
-        "actions": (collect_env.environment_action_spec, eval_env.environment_action_spec),
-    }
     return [
-        f"the {part} of the collect and the evaluation environment differ: {in_words(ours)} and {in_words(theirs)}: "
+        f"the {part} of {_COLLECT} and of {name} differ: {in_words(ours)} and {in_words(others[part])}: "
         "build both with the same spaces"
-        for part, (ours, theirs) in specs.items()
-        if not are_same(ours, theirs)
+        for part, ours in collect.items()
+        if not are_same(ours, others[part])
     ]
 
 

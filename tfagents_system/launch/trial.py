@@ -367,7 +367,8 @@ class Inspector:
             plan=plan,
             envs_per_worker=values.get("envs_per_worker") or 1,
             deterministic=bool(values.get("deterministic")),
-            has_workers="server" in values or machine_checks.workers_here(values) > 0,  # Those that join are workers.
+            workers=max(machine_checks.workers_here(values), "server" in values),  # Those that join are workers.
+            evaluates=not ("server" in values or values.get("eval_workers")),
         ).run()
         if outcome is None:
             return

@@ -1,0 +1,304 @@
+"""Environments that share what they should not are refused before the start, with a remedy that helps."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import time
+from collections.abc import Callable
+from multiprocessing import shared_memory
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.environment_report import report
+from tests.support.fakes import CounterEnv
+from tfagents_system.checks.findings import Findings
+
+IN_STEPS = 200
+SEPARATE, ITS_OWN = "gives each a process", "give each its own port, file or device"
+shared: dict[str, Any] = {}
+generator = np.random.default_rng(0)
+numbers = np.random.RandomState(42)
+
+
+class PointEnv(CounterEnv):
+    """A point that is pushed. `where` holds it: one that several share is a fault."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.where: Any = {}
+
+    def reset(self, **kwargs: Any) -> Any:
+        _, info = super().reset(**kwargs)
+        self.put(self.drawn())
+        return self.seen(), info
+
+    def step(self, action: Any) -> Any:
+        self.put(self.get() + 0.1 * float(np.sum(action)) + self.noise())
+        return self.seen(), *super().step(action)[1:]
+
+    def seen(self) -> np.ndarray:
+        return np.array([0.0, self.get()])
+
+    def drawn(self) -> float:
+        return float(self.np_random.uniform())
+
+    def noise(self) -> float:
+        return 0.0
+
+    def get(self) -> float:
+        return float(self.where["x"])
+
+    def put(self, x: float) -> None:
+        self.where["x"] = x
+
+
+def found(make: Callable[[], Any], **options: Any) -> Findings:
+    findings, _ = report(make, **{"env_steps_per_iter": IN_STEPS, **options})
+    return findings
+
+
+class OfModule(PointEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.where = shared
+
+
+class OfGoal(PointEnv):
+    """Shares what a reset sets, and is pushed alone."""
+
+    def drawn(self) -> float:
+        shared["goal"] = super().drawn()
+        return 0.0
+
+    def seen(self) -> np.ndarray:
+        return np.array([shared["goal"], self.get()])
+
+
+class Noisy(OfModule):
+    """Its noise follows from no seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng()
+
+    def noise(self) -> float:
+        return float(self.rng.uniform())
+
+
+class Simulator(dict[str, float]):
+    one: Simulator | None = None
+
+
+class OfSingleton(PointEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        Simulator.one = self.where = Simulator.one or Simulator()
+
+
+@pytest.mark.parametrize("kind", [OfModule, OfGoal, Noisy, OfSingleton])
+def test_a_shared_state_of_a_process_is_refused_where_two_environments_are_in_one(kind: Any) -> None:
+    for options, remedy in (
+        ({}, "SAC_EVAL_WORKERS=1"),
+        ({"num_eval_episodes": 0, "envs_per_worker": 2}, "SAC_ENVS_PER_WORKER=1"),
+        ({"num_eval_episodes": 0, "envs_per_worker": 2, "env_steps_per_iter": None}, "SAC_ENVS_PER_WORKER=1"),
+    ):
+        (error,) = found(kind, **options).errors
+        assert "change the collect environment" in error and remedy in error and SEPARATE in error, error
+    for options in (
+        {"evaluates": False, "workers": 2},
+        {"num_eval_episodes": 0, "workers": 2},
+        {"env_steps_per_iter": None},  # Evaluations are between whole episodes.
+    ):
+        assert found(kind, **options).errors == [], options
+
+
+def test_a_file_at_a_fixed_path_is_shared_by_processes_too(tmp_path: Path) -> None:
+    class OfFile(PointEnv):
+        def get(self) -> float:
+            return float((tmp_path / "state").read_text())
+
+        def put(self, x: float) -> None:
+            (tmp_path / "state").write_text(str(x))
+
+    for options in ({}, {"evaluates": False}, {"num_eval_episodes": 0, "workers": 2}):
+        (error,) = found(OfFile, **options).errors
+        assert "change the collect environment" in error and ITS_OWN in error and SEPARATE not in error, error
+    assert found(OfFile, num_eval_episodes=0).errors == []
+
+
+class SeededGenerator(PointEnv):
+    """One of the module, which resets seed."""
+
+    def reset(self, *, seed: int | None = None, **kwargs: Any) -> Any:
+        global generator
+        if seed is not None:
+            generator = np.random.default_rng(seed)
+        return super().reset(seed=seed, **kwargs)
+
+    def drawn(self) -> float:
+        return float(generator.uniform())
+
+    def noise(self) -> float:
+        return float(generator.uniform())
+
+
+class OfClass(PointEnv):
+    rng = random.Random(3)
+
+    def noise(self) -> float:
+        return self.rng.random()
+
+
+class Global(PointEnv):
+    def drawn(self) -> float:
+        return float(np.random.uniform()) + random.random()
+
+    def noise(self) -> float:
+        return float(np.random.uniform())
+
+
+class Unseeded(PointEnv):
+    def noise(self) -> float:
+        return float(np.random.default_rng().uniform()) + time.perf_counter() % 1.0
+
+
+@pytest.mark.parametrize("kind", [PointEnv, SeededGenerator, OfClass, Global, Unseeded])
+def test_random_numbers_that_mix_are_no_fault(kind: Any) -> None:
+    for options in ({}, {"envs_per_worker": 2}, {"workers": 2}, {"evaluates": False}):
+        assert found(kind, **options).errors == [], options
+
+
+# Workers that see the same episodes.
+
+
+class OfConstructor(Global):
+    def __init__(self) -> None:
+        super().__init__()
+        np.random.seed(0)
+        random.seed(0)
+
+
+class OfModuleWithoutSeed(PointEnv):
+    def drawn(self) -> float:
+        return float(numbers.uniform())
+
+
+class OfOwnSeed(PointEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.RandomState(42)
+
+    def drawn(self) -> float:
+        return float(self.rng.uniform())
+
+
+class OfTime(PointEnv):
+    def drawn(self) -> float:
+        return float(np.random.RandomState(time.time_ns() % 2**32).uniform())
+
+
+@pytest.mark.parametrize("kind", [OfModuleWithoutSeed, OfOwnSeed, OfConstructor])
+def test_workers_that_see_the_same_episodes_are_noted(kind: Any) -> None:
+    findings = found(kind, workers=2)
+    assert findings.errors == [] and "the same episodes" in findings.notes[0], findings.notes
+    if kind is OfOwnSeed:
+        assert "the same episodes" in found(kind, envs_per_worker=2).notes[0]
+
+
+@pytest.mark.parametrize("kind", [CounterEnv, PointEnv, Global, OfTime])
+def test_other_workers_have_other_episodes_or_one_that_is_always_the_same(kind: Any) -> None:
+    assert not any("the same episodes" in note for note in found(kind, workers=2).notes)
+
+
+# What there is once.
+
+
+class Locked(CounterEnv):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path, self.file = path, os.open(path, os.O_CREAT | os.O_EXCL)
+
+    def close(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+class Flocked(Locked):
+    def __init__(self, path: Path) -> None:
+        CounterEnv.__init__(self)
+        self.file = os.open(path, os.O_CREAT | os.O_RDWR)
+        fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def close(self) -> None:
+        os.close(self.file)
+
+
+class OfProcesses(Flocked):
+    """Its lock is the process's: a second one in the same process gets it, too."""
+
+    def __init__(self, path: Path) -> None:
+        CounterEnv.__init__(self)
+        self.file = os.open(path, os.O_CREAT | os.O_RDWR)
+        fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class OfMemory(CounterEnv):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.memory = shared_memory.SharedMemory("".join(path.parts[-2:]), create=True, size=8)
+
+    def close(self) -> None:
+        self.memory.close()
+        self.memory.unlink()
+
+
+@pytest.mark.parametrize("kind", [Locked, Flocked, OfProcesses, OfMemory])
+def test_what_a_machine_has_once_is_refused_only_where_a_run_has_two(kind: Any, tmp_path: Path) -> None:
+    make = lambda: kind(tmp_path / "lock")  # noqa: E731
+    assert found(make, num_eval_episodes=0).errors == found(make, num_eval_episodes=0).notes == []
+    for options in ({"evaluates": False}, {"num_eval_episodes": 0, "workers": 2}, {"workers": 2}):
+        errors = found(make, **options).errors
+        assert len(errors) == 1 and "at a time" in errors[0] and ITS_OWN in errors[0], (options, errors)
+        assert SEPARATE not in errors[0]
+
+
+class Single(CounterEnv):
+    live = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        if Single.live:
+            raise RuntimeError("one engine only")
+        Single.live = True
+
+    def close(self) -> None:
+        Single.live = False
+
+
+def test_one_simulator_a_process_is_refused_only_where_a_process_has_two() -> None:
+    for options in ({"evaluates": False, "workers": 3}, {"num_eval_episodes": 0, "workers": 2}):
+        assert found(Single, render=True, **options).errors == []
+    (error,) = found(Single).errors
+    assert "one engine only" in error and "a process can have one: SAC_ENV_PYTHON=" in error
+    assert "or SAC_EVAL_WORKERS=1 gives each a process" in error
+
+
+def test_one_that_can_never_be_built_twice_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Single, "close", lambda self: None)
+    monkeypatch.setattr(Single, "live", False)
+    findings = found(Single, num_eval_episodes=0)
+    assert findings.errors == [] and "could not be built again" in findings.notes[0]
+
+
+def test_a_fault_of_the_hook_itself_is_told_as_it_is() -> None:
+    def for_evaluation(self: Any, id: int = 0) -> Any:
+        raise KeyError("wrong")
+
+    (error,) = found(CounterEnv, eval_env_args_kwargs=for_evaluation).errors
+    assert "KeyError: 'wrong'" in error and "beside" not in error
+    (error,) = found(CounterEnv, eval_env_args_kwargs=for_evaluation, evaluates=False).errors
+    assert "KeyError: 'wrong'" in error and "beside" not in error

@@ -1,0 +1,179 @@
+"""What environments share that should share nothing, in one process or beside each other in several.
+
+Such as a simulator or a variable of a module that a process has once, or a port or a file that a machine has once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tree
+from tf_agents.trajectories import time_step as ts
+
+from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, EnvironmentProcessError, describe_error
+from tfagents_system.envs.gym_driver import gym_layers
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.errors import UserError
+from tfagents_system.machine import processes
+
+_CALL_SECS, _CLOSE_SECS = 60.0, 5.0
+_GENERATORS = np.random.Generator, np.random.RandomState, random.Random
+
+
+class Neighbour(NamedTuple):
+    """An environment that a run has beside its first one.
+
+    Attributes:
+      name: In messages.
+      kind, env_id: See `loading.make_env`.
+      is_here: It is in the same process.
+    """
+
+    name: str
+    kind: str
+    env_id: int
+    is_here: bool
+
+
+class OtherProcess:
+    """A fork, as workers are: to be made before there is an environment.
+
+    Args:
+      function: Called in it; with "close" at last.
+
+    Attributes:
+      pid: Its process id.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._connection, theirs = multiprocessing.Pipe()
+        sys.stdout.flush()  # What is buffered must not be written twice.
+        self.pid = os.fork()
+        if self.pid == 0:
+            with contextlib.suppress(BaseException):
+                self._connection.close()
+                os.setpgrp()
+                np.random.seed()
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Simulators that greet have done so.
+                while True:
+                    theirs.send(_answer(function, theirs.recv()))
+            os._exit(0)
+        theirs.close()
+
+    def call(self, *arguments: Any) -> Any:
+        """What the function returns.
+
+        Raises:
+          UserError, EnvironmentProcessError: It raised, its process has died, or it does not return.
+        """
+        try:
+            self._connection.send(arguments)
+            if not self._connection.poll(_CALL_SECS):
+                os.kill(self.pid, signal.SIGKILL)
+                raise EnvironmentDiedError(f"has not returned for {_CALL_SECS:g} s in another process")
+            error, content = self._connection.recv()
+        except (EOFError, OSError):
+            raise EnvironmentDiedError("its process has died") from None
+        if error is not None:
+            raise error(*content)
+        return content
+
+    def __enter__(self) -> OtherProcess:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Ends it, with all that it has started."""
+        with contextlib.suppress(UserError, EnvironmentProcessError):
+            self.call("close")
+        self._connection.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            processes.wait_until(lambda: os.waitpid(self.pid, os.WNOHANG)[0] != 0, _CLOSE_SECS)
+            os.killpg(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+def _answer(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[type[Exception] | None, Any]:
+    try:
+        return None, function(*arguments)
+    except UserError as error:
+        return UserError, error.findings
+    except (Exception, SystemExit) as error:
+        cause = (error.__cause__ or error) if isinstance(error, EnvironmentFault) else error
+        return EnvironmentProcessError, [describe_error(cause)]
+
+
+def disturbed_step(
+    env: TrainingEnvironment, disturb: Callable[[], Any], seed: int, actions: Sequence[Any], *, in_mid_episode: bool
+) -> int | None:
+    """The first step of an episode that another environment changes; None: none, or no two episodes are the same.
+
+    Random numbers are no difference: generators that both use go on as if there were no other environment.
+
+    Args:
+      env: Plays the episode.
+      disturb: Plays in the other environment: in the middle of the episode, or before it.
+      seed, actions: Of the episode.
+    """
+    restore, half = _generators(env), 0
+
+    def play(is_disturbed: bool) -> list[ts.TimeStep]:
+        restore()
+        env.reseed(seed)
+        steps: list[ts.TimeStep] = []
+        for number in range(len(actions) + 1):
+            if is_disturbed and number == (half + 1 if in_mid_episode else 0):
+                restore_now = _generators(env)
+                disturb()
+                restore_now()
+            steps.append(env.step(actions[number - 1]) if number else env.reset())
+            if steps[-1].is_last():
+                break
+        return steps
+
+    alone = play(False)
+    half = (len(alone) - 1) // 2
+    try:
+        if (step := first_difference(alone, play(True))) is None:
+            return None
+    except (EnvironmentFault, EnvironmentProcessError):
+        step = half + 1
+    return step if first_difference(alone, play(False)) is None else None
+
+
+def first_difference(ours: Sequence[ts.TimeStep], theirs: Sequence[ts.TimeStep]) -> int | None:
+    """The first step with another observation or reward; None without one."""
+    for step, pair in enumerate(zip(ours, theirs, strict=False)):
+        one, other = (tree.flatten((time_step.observation, time_step.reward)) for time_step in pair)
+        if not all(map(np.array_equal, one, other)):
+            return step
+    return None
+
+
+def _generators(env: TrainingEnvironment) -> Callable[[], None]:
+    """Gives generators of random numbers the states that they have now: Python's and NumPy's own, and those of an
+    environment's layers, of their classes, and of the modules of these.
+    """
+    layers = list(gym_layers(env.user_env))
+    classes = [cls for layer in layers for cls in type(layer).__mro__[:-1]]
+    modules = [sys.modules.get(cls.__module__) for cls in classes]
+    held = [
+        (owner, name, generator, generator.__getstate__())
+        for owner in [random, np.random.mtrand, *layers, *classes, *modules]
+        for name, generator in list(getattr(owner, "__dict__", {}).items())
+        if isinstance(generator, _GENERATORS)
+    ]
+
+    def restore() -> None:
+        for owner, name, generator, state in held:
+            setattr(owner, name, generator)
+            generator.__setstate__(state)
+
+    return restore
