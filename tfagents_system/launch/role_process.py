@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from tfagents_system.errors import EXIT_FAILED, EXIT_RESUMABLE
+from tfagents_system.launch import role_logs
 from tfagents_system.launch.forks import MARK_VARIABLE, ForkedProcess
 from tfagents_system.machine import processes
 from tfagents_system.machine.signals import role_stop_signal
@@ -23,7 +24,7 @@ _FIRST_BACKOFF_SECS, _MAX_BACKOFF_SECS = 1.0, 30.0
 _HEALTHY_SECS = 600.0
 _ORPHANS_POLL_SECS = 0.2
 _SHOWN_LINES, _SHOWN_BYTES = 15, 64 * 1024
-_LAST_WORDS_CHARS = 200
+_LINE_CHARS, _LAST_WORDS_CHARS = 2000, 200
 _SAYS_WHY = re.compile(r"error: |[A-Za-z_][\w.]*(Error|Exception)(: |$)")
 
 
@@ -159,8 +160,12 @@ class RoleProcess:
             log.write(f"{now} supervisor: {text}\n".encode())
         return text
 
+    def bound_log(self) -> None:
+        """See `role_logs.bound`."""
+        self._log_start = role_logs.bound(self._log, self._log_start)
+
     def last_lines(self) -> list[str]:
-        """The last lines that the process wrote since its start, or why it could not be started."""
+        """The last lines that the process wrote since its start, shortened, or why it could not be started."""
         if self._start_error is not None:
             return [f"it can't be started: {self._start_error}"]
         try:
@@ -170,7 +175,8 @@ class RoleProcess:
                 text = log.read().decode(errors="replace")
         except OSError:
             return []
-        return [line for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
+        lines = [line for line in text.splitlines() if line.strip()]
+        return [line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}..." for line in lines[-_SHOWN_LINES:]]
 
     def error_lines(self) -> list[str]:
         """Why it refused: its lines that start with `error:`, or its last ones if there are none."""

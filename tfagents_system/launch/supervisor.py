@@ -27,6 +27,7 @@ from tfagents_system.errors import (
     EXIT_RESUMABLE,
     UserError,
 )
+from tfagents_system.launch import role_logs
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.forks import ForkedProcess, RoleStarter
 from tfagents_system.launch.role_process import RoleProcess, end_what_is_left, kill_roles, say
@@ -198,6 +199,7 @@ class Supervisor:
             code = self.exit_code if self.exit_code is not None else self.stop_roles()
             self.end_roles()
             kill_roles(self.roles.values())
+            self._bound_logs()
             code = code if self._is_ours else EXIT_FAILED
             if code == EXIT_DONE:
                 self.tell("done", self.message or "finished")
@@ -240,6 +242,7 @@ class Supervisor:
                 self.role_ended(role, code)
         self.starter.reap_orphans([role.pid for role in self.roles.values() if role.pid is not None])
         self._check_directory()
+        self._bound_logs()
         self.look()
         if self.state == "starting":
             self.tell("running", "")
@@ -267,6 +270,10 @@ class Supervisor:
         kill_roles(self.roles.values())
         what = f"the run directory {exp_dir} was taken over by {self._lock.describe_owner()}"
         self.fail(EXIT_FAILED, f"{what}: this start ends and writes nothing more")
+
+    def _bound_logs(self) -> None:
+        for role in self.roles.values() if self._is_ours else ():
+            role.bound_log()
 
     def finish(self, code: int, message: str = "") -> None:
         """Ends the run with this exit code, for the reason in `message`; "" keeps the previous message."""
@@ -428,6 +435,7 @@ class Supervisor:
                 most_secs = max(deadlines_secs[role] for role in running)
                 say(f"waiting for {names} to save: {waited_secs:.0f} of at most {most_secs:g} s")
             self._check_directory()
+            self._bound_logs()
             self.show()
             time.sleep(min(self._step_secs, 0.1))
         kill_roles(deadlines_secs)  # What they left behind, such as processes of their environments.
@@ -642,7 +650,13 @@ def _run_program(name: str, start: Callable[[], ForkedProcess], log: Path, stop:
         return EXIT_FAILED, "stopped by a signal"
     size = log.stat().st_size if log.exists() else 0
     process, deadline_secs = start(), _VIDEO_DEADLINE_SECS if name == "video" else _DEADLINE_SECS
-    wait_until(lambda: process.poll() is not None or stop.wait(0.1), deadline_secs)
+
+    def is_over() -> bool:
+        nonlocal size
+        size = role_logs.bound(log, size)  # It plays in the user's simulator.
+        return process.poll() is not None or stop.wait(0.1)
+
+    wait_until(is_over, deadline_secs)
     if is_late := process.poll() is None:
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: process.poll() is not None or stop.count > 1, _END_SECS)
