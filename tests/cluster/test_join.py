@@ -114,6 +114,14 @@ def test_a_run_that_is_being_started_is_waited_for(running: RunPaths, tmp_path: 
     assert join.wait_for_run([RunPaths(tmp_path / "other")], lambda secs: True) is None
 
 
+def test_a_machine_whose_clock_is_ahead_finds_a_live_run(running: RunPaths) -> None:
+    began = time.time() - 300.0  # By the clock here, all beats are five minutes old.
+    tell(running, "running", updated_at=began)
+    assert waits(running), "so far it may as well be dead"
+    tell(running, "running", updated_at=began + 2.0)
+    assert not waits(running)
+
+
 def waits(run: RunPaths, since: float = 0.0) -> bool:
     """Whether a command that joins a run would wait, as things are."""
     return join.wait_for_run([run], lambda secs: True, since) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfagents_system.machine.files import write_atomically
+from tfagents_system.machine.files import write_atomically, write_json
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,3 +21,11 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_on_the_disk_before_it_replaces_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: sizes.append(os.fstat(descriptor).st_size))
+    write_atomically(tmp_path / "params.py", b"12345")
+    write_json(tmp_path / "heartbeat.json", {}, is_durable=False)
+    assert sizes == [5], "all of it; a heartbeat may be lost"

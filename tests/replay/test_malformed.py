@@ -1,5 +1,7 @@
 """Whatever workers send to the replay server: it is stored as what it says, or refused, and the server lives on."""
 
+import time
+
 import numpy as np
 import pytest
 import reverb
@@ -107,7 +109,7 @@ def test_a_server_that_was_sent_malformed_segments_still_stores_and_draws(server
     for table in (tables.SEGMENTS, tables.SEGMENTS, tables.REQUESTS, tables.SNAPSHOTS):
         server.connection.put(table, [np.zeros(3, np.int64)])
     server.turn_until(lambda: server.service.malformed == refused + 5)
-    incarnation, iteration = 2**63 - 1, 2**62
+    incarnation, iteration = 10**18 + time.time_ns(), 2**62
     segment = numbered_segment(steps=50, incarnation=incarnation, iteration=iteration, end_of_iteration=True)
     segment.number = server.ring.worker(0).number + 1 if server.ring.worker(0).incarnation == incarnation else 0
     server.connection.put(tables.SEGMENTS, segment.to_wire())
@@ -124,7 +126,13 @@ def test_a_server_that_was_sent_malformed_segments_still_stores_and_draws(server
 
 def test_segments_that_do_not_fit_this_ring_are_refused(server):
     refused, stored = server.service.malformed, server.ring.env_steps
-    for segment in (numbered_segment(worker_id=1, steps=3), numbered_segment(steps=1000, incarnation=2**63 - 1)):
+    last = 2**62  # A worker that starts later could have no larger one that fits.
+    for segment in (
+        numbered_segment(worker_id=1, steps=3),
+        numbered_segment(steps=1000, incarnation=2**63 - 1),
+        numbered_segment(steps=4, incarnation=last),
+        numbered_segment(steps=4, incarnation=last, iteration=2**63 - 1),
+    ):
         server.connection.put(tables.SEGMENTS, segment.to_wire())
-    server.turn_until(lambda: server.service.malformed == refused + 2)
+    server.turn_until(lambda: server.service.malformed == refused + 4)
     assert server.ring.env_steps == stored

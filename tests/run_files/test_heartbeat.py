@@ -67,8 +67,8 @@ def test_beats_that_come_too_soon_are_left_out_unless_they_are_forced_or_somethi
 def test_a_change_of_state_that_comes_too_soon_is_written_later_whatever_the_role_does_then(path, monkeypatch):
     written = []
 
-    def write(path, content):
-        write_json(path, content)
+    def write(path, content, **options):
+        write_json(path, content, **options)
         written.append((time.monotonic(), content["state"], content["since"]))
 
     monkeypatch.setattr(heartbeat_module, "write_json", write)
@@ -197,6 +197,10 @@ def test_whatever_is_in_a_heartbeat_can_be_shown_everywhere(tmp_path, name):
 def test_what_is_not_of_its_type_is_no_heartbeat(content, expected):
     beat = parse_beat(HOSTILE[content])
     assert beat is None if expected is None else {name: beat[name] for name in expected} == expected
+
+
+def test_a_number_of_another_machine_can_be_computed_with():
+    assert parse_beat(b'{"state": "x", "env_faults": %d}' % 10**400)["env_faults"] == 2**63 - 1
 
 
 def test_a_text_is_one_printable_line():

@@ -191,7 +191,7 @@ class Run:
         if success is not None:
             for k, episode in enumerate(episodes):
                 episode.success = k < round(success * len(returns))
-        self._reports.append(Report("eval", session, worker, version, 100 * version, version, episodes))
+        self._reports.append(Report("eval", session, worker, version, 100 * max(0, version), version, episodes))
 
     def rows(self) -> list[dict[str, Any]]:
         return [row for row in read_rows(self.paths.metrics_csv) if row["eval_return"] is not None]

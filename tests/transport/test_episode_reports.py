@@ -1,11 +1,14 @@
 """Episodes of all workers make one row of metrics."""
 
+import msgspec
 import pytest
 
 from tfagents_system.run_files.heartbeat import TimeShares
 from tfagents_system.transport.episode_reports import (
+    MOST_KEPT_BYTES,
     Episode,
     Evaluations,
+    KeptEpisode,
     Report,
     summarize,
 )
@@ -51,6 +54,26 @@ def test_episodes_that_tell_nothing_are_no_successes_where_another_one_is():
 def test_reports_survive_the_wire():
     report = Report("train", 0, 3, 9, 800, 8, [Episode(1.5, 7, None, {"x": 2.0})], {"y": 1.0}, {"mass": 0.5})
     assert Report.from_wire(report.to_wire()) == report
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"worker_id": -1},
+        {"worker_id": 2**16},
+        {"iteration": 2**63 - 1},
+        {"train_step": -3},
+        {"episodes": [Episode(1e308, 7)]},  # The sum of two would be none.
+        {"episodes": [Episode(1.0, -7)]},
+        {"observed": {str(k): 0.0 for k in range(1001)}},
+        {"kept": [KeptEpisode(1.0, 0, 0, bytes(MOST_KEPT_BYTES + 1))]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_numbers_that_would_end_the_trainer_are_no_report(change: dict[str, object]) -> None:
+    report = msgspec.structs.replace(Report("train", 0, 3, 9, 800, 8, [Episode(1.5, 7)]), **change)
+    with pytest.raises(msgspec.DecodeError):
+        Report.from_wire(report.to_wire())
 
 
 def versions(ready):

@@ -59,6 +59,7 @@ def test_columns_that_would_be_one_file_on_some_file_system_are_named_otherwise(
         (5, lambda action: np.full_like(action, np.inf), "action: not all values are finite"),
         (0, lambda header: header[:, :5], "expected headers"),
         (0, lambda header: header * 0, "impossible header"),
+        (0, lambda header: np.full_like(header, 2**63 - 1), "impossible header"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(index, change, message):

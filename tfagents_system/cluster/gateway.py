@@ -311,7 +311,7 @@ class Gateway:
         content = {**beat, **ours, "since": min(now, max(0.0, now - ago))}
         with contextlib.suppress(OSError):  # As with a heartbeat here, a full disk is no error.
             # The bytes of others don't wait for a slow disk.
-            await asyncio.to_thread(write_json, self._paths.heartbeat(session.name), content)
+            await asyncio.to_thread(write_json, self._paths.heartbeat(session.name), content, is_durable=False)
 
 
 def listen(port: int) -> socket.socket:

@@ -45,7 +45,7 @@ from tfagents_system.machine.files import read_json, write_atomically
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import fault_lines, is_dead
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.heartbeat import read_status
+from tfagents_system.run_files.heartbeat import STALE_SECS, read_status
 from tfagents_system.run_files.run_directory import Inputs
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
@@ -61,6 +61,7 @@ _WAIT_SECS = 600.0  # For a run that is still starting.
 _SPEAK_SECS = 60.0
 _LOOK_SECS = 1.0
 _NO_GATEWAY = "the run {} has no gateway: start it with SAC_GATEWAY_PORT=0 to let others join, or wait until it is up"
+_BEATS: dict[Path, tuple[float, float]] = {}  # Of each run the last beat, and when it was new, on the monotonic clock.
 _OUTCOMES = {"done": EXIT_DONE, "stopped": EXIT_RESUMABLE, "failed": EXIT_FAILED}
 
 
@@ -134,12 +135,21 @@ def state_of_run(run: RunPaths, since: float = 0.0) -> str | None:
       None for a run that is dead, or not started since then.
     """
     status = _status_since(run, since)
-    if status is None or is_dead(status, time.time()):
+    if status is None or (is_dead(status, time.time()) and not _has_beaten(run, status["run"].get("updated_at", 0.0))):
         return None
     state, gateway = str(status["run"].get("state")), status["roles"].get(GATEWAY)
     # Without a gateway others would wait in vain, and are told so.
     has_address = gateway is None or gateway.get("given_up") or gateway_address(run) is not None
     return UP if state == "running" and has_address else state
+
+
+def _has_beaten(run: RunPaths, updated_at: float) -> bool:
+    """Whether its status was written again while it was looked at: this machine's clock may be ahead of the run's."""
+    earlier, seen_at = _BEATS.get(run.exp_dir, (updated_at, float("-inf")))
+    if updated_at != earlier:
+        seen_at = time.monotonic()
+    _BEATS[run.exp_dir] = updated_at, seen_at
+    return time.monotonic() - seen_at < STALE_SECS
 
 
 def _status_since(run: RunPaths, since: float) -> dict[str, Any] | None:

@@ -26,6 +26,7 @@ from tfagents_system.experience.data_sets import (
     write_episodes,
 )
 from tfagents_system.hyperparameters import FrameStack
+from tfagents_system.machine.files import sync_all
 from tfagents_system.playing.saved_run import find_path, load_run_params
 from tfagents_system.replay.ring import DESCRIPTION, Ring
 from tfagents_system.replay.stored_ring import StoredRing, add_segments, differences, finite, ring_folder
@@ -65,6 +66,7 @@ def import_into(
         segments = [segment for k, episode in enumerate(episodes) for segment in segments_of(episode, most, k)]
         with LongWork(f"writing {out.name}"):
             _write_ring(partial, conversion.layout, [(source, lambda: segments)])
+        sync_all(partial)
         partial.rename(out)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)  # Not once it is `out`: then it may be another import's.

@@ -15,12 +15,13 @@ from tfagents_system.errors import UserError
 
 
 @contextlib.contextmanager
-def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+def replacing(path: Path, mode: int = 0o666, *, is_durable: bool = True) -> Iterator[BinaryIO]:
     """Opens a new file, which replaces the one at `path` at the end of the `with` block, unless the block fails.
 
     Args:
       path: The file; its folder must exist.
       mode: Permissions of the new file, before the umask.
+      is_durable: A power cut leaves the old file or the new one, never an empty one. It costs a write to the disk.
 
     Raises:
       OSError: The disk is full or the folder is gone; the old file stays as it was.
@@ -30,6 +31,9 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     try:
         with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
             yield file
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(beside, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -60,6 +64,12 @@ def held(folder: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
+def sync_all(folder: Path) -> None:
+    """Makes a folder, with all files and folders in it, survive a power cut."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
+
+
 def sync(path: Path) -> None:
     """Makes a file's content, or the names in a folder, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -85,9 +95,12 @@ def json_text(content: Any, indent: int | None = None) -> str:
     return json.dumps(_plain(content), allow_nan=False, indent=indent)
 
 
-def write_json(path: Path, content: Any, indent: int | None = None, mode: int = 0o666) -> None:
+def write_json(
+    path: Path, content: Any, indent: int | None = None, mode: int = 0o666, *, is_durable: bool = True
+) -> None:
     """Replaces a JSON file; see `replacing` and `json_text`. Its folder must exist."""
-    write_atomically(path, json_text(content, indent).encode() + b"\n", mode)
+    with replacing(path, mode, is_durable=is_durable) as file:
+        file.write(json_text(content, indent).encode() + b"\n")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

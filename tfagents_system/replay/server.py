@@ -32,7 +32,7 @@ from tfagents_system.replay.hindsight import make_goal_environment
 from tfagents_system.replay.pacing import Asynchronous, Lockstep, Pacing, WorkerOrder
 from tfagents_system.replay.priorities import Priorities
 from tfagents_system.replay.recovery import SnapshotWriter, open_ring, saved_priorities
-from tfagents_system.replay.ring import INIT_ITERATION, MAX_WORKERS, Ring, ring_rows
+from tfagents_system.replay.ring import EPISODE_BITS, INIT_ITERATION, MAX_WORKERS, Ring, ring_rows
 from tfagents_system.replay.sampling import DrawSettings, PriorData, make_block
 from tfagents_system.replay.stored_ring import StoredRing, differences, fill
 from tfagents_system.report.long_work import LongWork
@@ -53,6 +53,8 @@ _SNAPSHOT_SECS = 30.0
 _IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
 _TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
 _MALFORMED = (ValueError, TypeError, IndexError)  # Of a message of another form.
+_SPEAK_SECS = 10.0  # A flood of them must not fill the disk with logs.
+_MOST_AHEAD_NS = 50 * 365 * 86_400 * 10**9  # Of a clock, 50 years.
 _ITEMS_A_ROUND = 64  # Segments, or bundles of them: A flood of segments must not keep the trainer waiting.
 
 
@@ -178,10 +180,13 @@ class ReplayService:
     def _measure(self, priorities: Priorities) -> None:
         """The TD errors of drawn steps become their priorities."""
         while (arrays := self._td_errors.get(0)) is not None:
-            rows, errors = arrays
-            if np.isfinite(errors).all():  # Else training has diverged, and goes back to a checkpoint.
-                with self._ring.lock:
-                    priorities.measure(rows.reshape(-1), errors.reshape(-1))
+            try:
+                rows, errors = (array.reshape(-1) for array in arrays)
+                if (np.abs(errors.astype(np.float32)) < np.inf).all():  # Else training has diverged, and goes back.
+                    with self._ring.lock:
+                        priorities.measure(rows, np.abs(errors))
+            except _MALFORMED as error:
+                self._refuse("list of TD errors", error)
 
     def _take_snapshots(self) -> None:
         """Takes the ring's header for the checkpoints that the trainer is writing: here, nothing is half stored."""
@@ -221,6 +226,10 @@ class ReplayService:
             for segment in segments:
                 if segment.worker_id >= self._max_workers:
                     raise MalformedSegmentError(f"worker {segment.worker_id} of at most {self._max_workers}")
+                if segment.incarnation > time.time_ns() + _MOST_AHEAD_NS:  # No later start could have a larger one.
+                    raise MalformedSegmentError(f"incarnation {segment.incarnation}: correct that machine's clock")
+                if segment.episode is not None and not 0 <= segment.episode[0, 1] < 1 << EPISODE_BITS:
+                    raise MalformedSegmentError(f"step {segment.episode[0, 1]} of an episode")
                 if segment.num_rows > self._ring.max_segment_rows:
                     raise MalformedSegmentError(f"{segment.num_rows} rows, {self._ring.max_segment_rows} may be")
             return segments
@@ -247,7 +256,8 @@ class ReplayService:
 
     def _refuse(self, what: str, error: Exception) -> None:
         self.malformed += 1
-        logging.error("refused a %s: %s", what, error)
+        words = "refused a %s: %s (%d refused so far)"
+        logging.log_every_n_seconds(logging.ERROR, words, _SPEAK_SECS, what, error, self.malformed)
 
     # What goes out.
 

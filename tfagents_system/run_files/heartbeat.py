@@ -23,6 +23,7 @@ _AT_ONCE = ("done", "stopped")  # Last words.
 LIVE_STATES = ("starting", "running")  # Of a run.
 MOST_BYTES = 256 * 1024  # Of a heartbeat; a gateway takes no longer messages either.
 _MOST_CHARS = 500
+_MOST_COUNTED = 2**63 - 1
 # Counts that go on where an earlier process of the role has ended.
 COUNTED = ("env_faults", "eval_env_faults", "episodes")
 _complained = set[Path]()
@@ -126,6 +127,8 @@ def clean_text(text: str, most_chars: int = _MOST_CHARS) -> str:
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return clean_text(value)
+    if isinstance(value, int):  # Numbers of other machines; one of 64 bits can be shown and computed with.
+        return max(-_MOST_COUNTED, min(_MOST_COUNTED, value))
     if isinstance(value, list):
         return [_clean(item) for item in value]
     if isinstance(value, dict):
@@ -138,7 +141,7 @@ def write_status(path: Path, content: Mapping[str, Any]) -> None:
     for that.
     """
     try:
-        write_json(path, content)
+        write_json(path, content, is_durable=False)  # The next one is due in seconds.
     except (OSError, ValueError) as error:
         if path not in _complained:
             print(f"{path}: {getattr(error, 'strerror', error)}", file=sys.stderr, flush=True)

@@ -29,7 +29,7 @@ from typing import Any
 
 from absl import logging
 
-from tfagents_system.machine.files import read_json, sync, write_json
+from tfagents_system.machine.files import read_json, sync, sync_all, write_json
 from tfagents_system.run_files.run_lock import may_write
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -147,10 +147,8 @@ def finish(
         "agent": signature,
         "files": files,
     }
-    write_json(partial / MANIFEST, manifest, indent=1)
-    for path in partial.iterdir():
-        sync(path)
-    sync(partial)
+    write_json(partial / MANIFEST, manifest, indent=1, is_durable=False)  # All is synced at once.
+    sync_all(partial)
     folder = partial.with_name(finished_name(partial))
     if not may_write(RunPaths(partial.parent.parent)):  # It would be the newest one of a run that continues elsewhere.
         raise OSError(errno.ESTALE, "another start of this run has taken its directory over")

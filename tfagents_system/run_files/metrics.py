@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfagents_system.machine.files import held, replacing
+from tfagents_system.machine.files import held, write_atomically
 from tfagents_system.run_files.run_paths import RunPaths
 
 # Columns of every metrics.csv, in this order; docs/reference/metrics.md is made from these.
@@ -117,10 +117,7 @@ class RowsFile:
             if not (self._is_whole and self._path.exists()):
                 header = dict(zip(self._columns, self._columns, strict=True))
                 text = self._text([header, *self.rows()])
-                with replacing(self._path) as file:
-                    file.write(text.encode())
-                    file.flush()
-                    os.fsync(file.fileno())  # It replaces the only copy of the rows.
+                write_atomically(self._path, text.encode())
             elif self._pending:
                 self._append(self._text(self._pending))
             self._pending, self._replaces, self._is_whole = [], False, True

@@ -28,7 +28,7 @@ from typing import Any
 from tfagents_system.checks.rules import is_meant
 from tfagents_system.errors import UserError
 from tfagents_system.hyperparameters import described_by
-from tfagents_system.machine.files import leads_into, read_json, write_atomically, write_json
+from tfagents_system.machine.files import leads_into, read_json, sync, sync_all, write_atomically, write_json
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.heartbeat import clean_text
 from tfagents_system.run_files.metrics import read_rows
@@ -307,6 +307,10 @@ def install(paths: RunPaths, inputs: Inputs) -> None:
             shutil.copy2(file, paths.prior_data)
     if inputs.taken is not None and inputs.taken.agent is not None:
         inputs.taken.copy_agent(paths.taken)
+    for folder in (paths.params_folder, paths.prior_data, paths.taken):
+        if folder.is_dir():
+            sync_all(folder)
+    sync(paths.exp_dir)
 
 
 def move_aside(paths: RunPaths) -> Path:

@@ -111,13 +111,13 @@ class WorkerReports:
                 try:
                     report = Report.from_wire(arrays)
                 except msgspec.DecodeError as error:
-                    logging.error("refused a report: %s", error)
+                    logging.log_every_n_seconds(logging.ERROR, "refused a report: %s", 10, error)
                     continue
                 if report.kind == TRAIN:
                     self._log.add_report(report)
                 elif report.kind == KEPT:
                     self._best_episodes.add(report)
-                elif report.session == self.session:
+                elif report.session == self.session and report.iteration <= self.version:
                     self._gathered.add(report)
             self._end_complete_evaluations()
 

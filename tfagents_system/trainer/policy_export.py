@@ -21,7 +21,7 @@ from tensorflow.python.saved_model import save as saved_model_save
 from tf_agents.policies import greedy_policy, policy_saver
 
 from tfagents_system.hyperparameters import FrameStack
-from tfagents_system.machine.files import held, read_json, write_json
+from tfagents_system.machine.files import held, read_json, sync_all, write_json
 from tfagents_system.policies.names import MOMENT, PREFIX, checkpoint_name, fit_names, train_step_of
 from tfagents_system.policies.tensorflow_policy import EnvironmentUnitsPolicy, of_single_frames
 from tfagents_system.run_files.kept_checkpoints import AGENT
@@ -220,6 +220,7 @@ def _write_folder(final: Path, write: Callable[[Path], None], **moment: int | No
         write(folder)
         if known := {name: value for name, value in moment.items() if value is not None}:
             write_json(folder / MOMENT, known)
+        sync_all(folder)
     if final.exists():
         os.replace(final, before)
     os.replace(temporary, final)

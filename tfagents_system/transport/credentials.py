@@ -54,8 +54,7 @@ def make_credentials(folder: Path, run_name: str) -> None:
         beside.mkdir(mode=0o700, parents=True)
         write_atomically(beside / CERTIFICATE, certificate.public_bytes(encoding), 0o600)
         write_atomically(beside / KEY, key_bytes, 0o600)
-        for path in (*beside.iterdir(), beside):
-            sync(path)
+        sync(beside)
         os.rename(beside, folder)  # In the place of an empty folder, too.
     except OSError as error:
         if not (folder / CERTIFICATE).exists():  # Otherwise another process was faster.

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 import numpy as np
+
+# What others send: sums and squares of the values, and numbers one larger, must fit into 64 bits.
+_Value = Annotated[float, msgspec.Meta(ge=-1e150, le=1e150)]
+_Number = Annotated[int, msgspec.Meta(ge=-2, le=2**62)]
+_Values = Annotated[dict[str, _Value], msgspec.Meta(max_length=1000)]
 
 
 class Episode(msgspec.Struct):
@@ -19,10 +25,10 @@ class Episode(msgspec.Struct):
       has_failed: A fault of the environment ended it; all else is up to there.
     """
 
-    episode_return: float
-    length: int
+    episode_return: _Value
+    length: _Number
     success: bool | None = None
-    logs: dict[str, float] = {}
+    logs: _Values = {}
     has_failed: bool = False
 
 
@@ -39,10 +45,10 @@ class KeptEpisode(msgspec.Struct):
       file: See run_files/episodes.py.
     """
 
-    episode_return: float
-    train_step: int
-    number: int
-    file: bytes
+    episode_return: _Value
+    train_step: _Number
+    number: _Number
+    file: Annotated[bytes, msgspec.Meta(max_length=MOST_KEPT_BYTES)]
 
 
 class Report(msgspec.Struct):
@@ -60,14 +66,14 @@ class Report(msgspec.Struct):
 
     kind: str
     session: int
-    worker_id: int
-    iteration: int
-    train_step: int
-    policy_iteration: int
+    worker_id: Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
+    iteration: _Number
+    train_step: _Number
+    policy_iteration: _Number
     episodes: list[Episode]
-    observed: dict[str, float] = {}
-    curriculum: dict[str, float] = {}
-    device: dict[str, float] = {}
+    observed: _Values = {}
+    curriculum: _Values = {}
+    device: _Values = {}
     kept: list[KeptEpisode] = []
 
     def parts(self) -> list[Report]:

@@ -203,6 +203,7 @@ def _count(action: Any) -> int | None:
 
 # Segments.
 
+_MOST = 2**62  # Of each number: what is added to it must fit into 64 bits.
 # What a segment's row of the headers holds: numbers, each with its least value, and flags.
 _NUMBERS = {
     **{"worker_id": 0, "incarnation": 1, "number": 0, "iteration": -1},
@@ -365,10 +366,9 @@ def _read_headers(headers: np.ndarray) -> list[dict[str, int]]:
             and not (header["history"] and header["starts_episode"])
             and not (deferred and header["ends_episode"])
         )
-        if not is_possible or any(header[name] < least for name, least in _NUMBERS.items()):
+        are_in_range = all(least <= header[name] <= _MOST for name, least in _NUMBERS.items())
+        if not (is_possible and are_in_range and all(header[name] in (0, 1) for name in _FLAGS)):
             raise MalformedSegmentError(f"impossible header {header}")
-    if (headers[:, len(_NUMBERS) :] >> 1).any():
-        raise MalformedSegmentError(f"impossible flags in {fields}")
     return fields
 
 
