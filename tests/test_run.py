@@ -171,9 +171,9 @@ def test_checkpoints_are_found_by_name_and_what_is_no_checkpoint_is_none(tmp_pat
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (["--exp_dir", "logs/nowhere"], "--exp_dir=logs/nowhere does not exist"),
+        (["--exp_dir", "logs/nowhere"], "logs/nowhere does not exist"),
         (["--config", "none.json"], "--config=none.json does not exist"),
-        (["--exp_dir", "README.md"], "--exp_dir=README.md is no directory"),
+        (["--exp_dir", "README.md"], "README.md is no directory"),
         (["--params", "config"], "--params=config is no file"),
         (["--policy", ""], "--policy is empty: give a path"),
     ],

@@ -30,7 +30,7 @@ def collect(role: Role) -> int:
         if role.joined is not None:
             role.joined.check()
     except EnvironmentFault as fault:
-        code, last_line = EXIT_FAILED, f"{fault}; that were {MAX_FAULTS_IN_A_ROW} faults in a row: the worker ends"
+        code, last_line = EXIT_FAILED, f"{fault}; {MAX_FAULTS_IN_A_ROW} faults in a row end the worker"
     except (TooLargeError, OtherRunError, SlotLostError) as error:
         code, last_line = EXIT_RENEW, f"{error}: it starts anew"
     finally:

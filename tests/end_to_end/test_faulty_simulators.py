@@ -160,7 +160,7 @@ def test_a_run_survives_simulators_that_raise_lie_hang_and_grow(tmp_path):
 
     # Worker 1 failed always: given up, while the others went on, and everybody is told.
     log = run.log("worker_1")
-    assert len(re.findall(r"^error: .* that were 3 faults in a row: the worker ends$", log, re.MULTILINE)) == 2
+    assert len(re.findall(r"^error: .* 3 faults in a row end the worker$", log, re.MULTILINE)) == 2
     assert f"(faulty.py, line {line_of('the motor is always off')})" in log
     assert status["roles"]["worker_1"]["given_up"] is True
     assert "worker_1: given up after 1 restarts: exit code 1 (error: worker 1: environment 0 failed in step 1" in output

@@ -115,4 +115,6 @@ def test_all_findings_at_once() -> None:
 
 def test_keys_of_the_users_own_pass() -> None:
     assert check_curriculum({"curriculum": {"mass": {**GOOD, "comment": "of the pole, in kg"}}}) == []
+    lacks, meant = check_curriculum({"curriculum": {"mass": {"iters": [0, 100], "values": [1.0, 2.0]}}})
+    assert "mass has no range: add range, two" in lacks and "mass.values is not known: there are iters, range" in meant
     assert check_curriculum({"curriculum": {"link_mass_1": GOOD, "link_mass_2": GOOD}}) == []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tfagents_system.envs import faults
 from tfagents_system.envs.faults import SHOW_TRACES, describe_error, print_trace
 from tfagents_system.machine.processes import wait_until
 
@@ -90,10 +91,12 @@ def test_its_traceback_begins_where_the_users_code_does(
     assert capsys.readouterr().err == "ValueError: of the toolkit alone\n"
 
 
-def test_a_missing_module_is_told_with_how_this_python_gets_it() -> None:
+def test_a_missing_module_is_told_with_how_this_python_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModuleNotFoundError) as error:
         importlib.import_module("no_such_package.part")
-    assert describe_error(error.value).endswith(f"; `{sys.executable} -m pip install no_such_package` installs it")
+    assert f"; `{sys.executable} -m pip install no_such_package` installs it" in describe_error(error.value)
+    monkeypatch.setattr(faults, "find_spec", lambda name: None)  # As in an environment that uv has made.
+    assert f"; `uv pip install --python {sys.executable} no_such_package` installs" in describe_error(error.value)
     with pytest.raises(ModuleNotFoundError) as error:
         importlib.import_module("json.no_such_part")
     assert "pip install" not in describe_error(error.value)

@@ -95,8 +95,21 @@ def test_the_refusal_says_rule_value_and_remedy() -> None:
         plan(1, 8, 4, 1, [0, 1, 2, 3])
     assert raised.value.findings == (
         "SAC_REVERB_CPUS=1 + SAC_TRAIN_CPUS=8 + SAC_NUM_COLLECT_WORKERS=4 * SAC_COLLECT_WORKER_CPUS=1 needs 13 CPUs, "
-        "4 are available (CPU ids 0-3): lower SAC_NUM_COLLECT_WORKERS or set SAC_SHARE_CPUS=1",
+        "4 are available (CPU ids 0-3): lower SAC_TRAIN_CPUS or set SAC_SHARE_CPUS=1",
     )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "remedy"),
+    [
+        ((1, 1, 3, 1), "lower SAC_NUM_COLLECT_WORKERS or set SAC_SHARE_CPUS=1"),
+        ((1, 1, 1, 4), "lower SAC_COLLECT_WORKER_CPUS or set SAC_SHARE_CPUS=1"),
+        ((1, 1, 1, 1), "set SAC_SHARE_CPUS=1"),
+    ],
+)
+def test_the_largest_share_is_to_be_lowered(sizes: tuple[int, int, int, int], remedy: str) -> None:
+    with pytest.raises(UserError, match=f": {remedy}$"):
+        plan(*sizes, [0, 1])
 
 
 def test_experts_have_cpus_like_the_workers_before_them() -> None:

@@ -73,6 +73,19 @@ def test_a_setting_of_this_run_is_told_in_the_same_words(tmp_path: Path) -> None
         loaded(tmp_path, "    discount = 0.9\n", gamma=0.95)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("train_batch_size", "batch_size"),
+        ("env_steps_before_training", "initial_collect_steps"),
+        ("num_iterations", "num_"),
+    ],
+)
+def test_earlier_names_and_those_of_tf_agents_are_told_with_ours(name: str, meant: str, tmp_path: Path) -> None:
+    (finding,) = params_check.check_params(loaded(tmp_path, f"    {name} = 5\n"))
+    assert f"set {meant}" in finding
+
+
 def test_what_is_plainly_the_users_own_passes(tmp_path: Path) -> None:
     params = loaded(tmp_path, "    _gamma = 1\n    wind = 0.3\n    policy = object()\n")
     assert params_check.check_params(params) == [] == params_check.advice(params)

@@ -210,6 +210,11 @@ def test_a_near_miss_names_what_was_meant(environ: dict[str, str], tmp_path: Pat
         read(environ, tmp_path)
 
 
+def test_a_file_of_a_similar_name_is_offered(environ: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"SAC_PARAMS=.*none of these is one: .*; .*/my_params\.py is meant"):
+        read({**environ, "SAC_PARAMS": "elsewhere/myparams.py"}, tmp_path)
+
+
 def test_the_run_name_stays_below_logs(environ: dict[str, str], tmp_path: Path) -> None:
     for name in ("../elsewhere", "/etc"):
         with pytest.raises(UserError, match="SAC_EXP_NAME"):

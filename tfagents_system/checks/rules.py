@@ -5,7 +5,9 @@ It needs nothing but Python 3.9: processes of users' environments load TrainPara
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import json
 import math
 import numbers
 import os
@@ -69,6 +71,9 @@ def broken(rule: Rule, where: str, value: Any) -> list[str]:
         return []
     details = rule.details(where, value) if rule.details is not None else []
     meant = "".join(f": {name!r} is meant" for _, name in near_misses([value], rule.names, SIMILARITY_OF_KEYS))
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
+        if isinstance(value, str) and is_number(number := json.loads(value)) and is_kept(rule, number):
+            meant = f": write {value} without quotes"
     return details or [f"{where} must be {rule.words}, found {shown(value)}{meant}"]
 
 

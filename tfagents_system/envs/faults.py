@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 
 # Set by `--check`, to 1, or to `COPY:FOLDER` of the user's files; an environment's own process inherits it.
@@ -79,7 +80,8 @@ def describe_error(error: BaseException) -> str:
     described = f"{type(error).__name__}: {text}" + (f" ({'; '.join(places)})" if places else "")
     package = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and package and package not in sys.modules:
-        described += f"; `{sys.executable} -m pip install {package}` installs it"
+        pip = f"{sys.executable} -m pip install" if find_spec("pip") else f"uv pip install --python {sys.executable}"
+        described += f"; `{pip} {package}` installs it, or correct the name"
     return described
 
 

@@ -534,14 +534,14 @@ def to_number(name: str, value: Any) -> float:
     except TypeError:
         raise TypeError(f"the {name} is {value!r}: it must be a number") from None
     if not abs(number) <= MAX_FLOAT32:
-        raise ValueError(f"the {name} is {number}: it must be finite, as float32")
+        raise ValueError(f"the {name} is {number}, not finite as float32: correct what computes it")
     return number
 
 
 def _check_discount(value: Any) -> None:
     discount = to_number("discount", value)
     if not 0.0 <= discount <= 1.0:
-        raise ValueError(f"the discount is {discount}: it must be from 0 to 1")
+        raise ValueError(f"the discount is {discount}, not from 0 to 1: correct what computes it")
 
 
 def _column(name: str, values: Any, count: int) -> np.ndarray:
@@ -552,5 +552,5 @@ def _column(name: str, values: Any, count: int) -> np.ndarray:
     is_finite = np.abs(column) <= MAX_FLOAT32
     if not is_finite.all():
         lane = int(np.argmin(is_finite))
-        raise ValueError(f"lane {lane}: the {name} is {column[lane]}: it must be finite, as float32")
+        raise ValueError(f"lane {lane}: the {name} is {column[lane]}, not finite: correct what computes it")
     return column.astype(np.float32)

@@ -133,7 +133,10 @@ def _wishes(reverb: int, train: int, workers: int, beside: Mapping[str, int], wo
     if any(beside.values()):
         all_workers = f"({all_workers})"
     what = f"SAC_REVERB_CPUS={reverb} + SAC_TRAIN_CPUS={train} + {all_workers} * SAC_COLLECT_WORKER_CPUS={worker_cpus}"
-    return what, "lower SAC_NUM_COLLECT_WORKERS or set SAC_SHARE_CPUS=1"
+    shares = {"SAC_REVERB_CPUS": reverb, "SAC_TRAIN_CPUS": train, "SAC_NUM_COLLECT_WORKERS": workers * worker_cpus}
+    largest = max(reversed(shares), key=lambda name: shares[name])
+    largest = "SAC_COLLECT_WORKER_CPUS" if largest == "SAC_NUM_COLLECT_WORKERS" and workers == 1 else largest
+    return what, f"{f'lower {largest} or ' if max(shares.values()) > 1 else ''}set SAC_SHARE_CPUS=1"
 
 
 def _pinned_plan(counts: Mapping[str, int], cpus: Mapping[int, Cpu], free: Sequence[int], room: int) -> CpuPlan:

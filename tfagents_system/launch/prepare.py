@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tfagents_system.checks.findings import ERROR, FACT, Findings, counted
+from tfagents_system.checks.rules import is_meant
 from tfagents_system.envs.faults import SHOW_TRACES
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, called_as, exit_with, in_callers_terms
 from tfagents_system.launch import forks, machine_checks
@@ -43,7 +44,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken, find, split, taken_by
 from tfagents_system.settings.load_params import input_files_of
 from tfagents_system.settings.resolved import Settings
-from tfagents_system.settings.variables import AGENT, TAKES, RunVariables, unknown_names
+from tfagents_system.settings.variables import AGENT, TAKES, VARIABLES, RunVariables, unknown_names
 
 _NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
 _NOT_FOUND = ("ModuleNotFound", "ImportError", "FileNotFound")
@@ -99,10 +100,11 @@ class Preparation:
                 words = f"{name}={value} is for workers that join: unset it here, or join a run with sac join"
                 findings.error("variables", words)
         findings.fact("variables", f"{len(names)} set, with {self._vars_file or 'the environment'}")
-        if unknown := unknown_names(names):
+        known = [variable.name for variable in VARIABLES]
+        if unknown := [f"{name}{is_meant(name, known, 0.75)}" for name in unknown_names(names)]:
             findings.note(
                 "variables",
-                f"{', '.join(unknown)}: not variables of the toolkit, only your own files may read them "
+                f"{'; '.join(unknown)}: not variables of the toolkit, only your own files may read them "
                 "(docs/reference/variables.md)",
             )
         findings.error("settings", *settings.findings)
@@ -157,7 +159,8 @@ class Preparation:
             findings.replace(str(self.copy), str(folder))
             if any(error in text for text in findings.errors for error in _NOT_FOUND):
                 words = (
-                    f"the run has a copy of {folder}: a relative path to what is elsewhere fails. Give an absolute one"
+                    f"the run works in a copy of {folder}: if what is missing is a file of your own outside of that "
+                    "folder, give its absolute path (of a module its folder's, in sys.path)"
                 )
                 findings.note("params folder", words)
         self.findings.extend(self.inspection.findings)
@@ -325,7 +328,7 @@ class Preparation:
         words = (
             f"edited since the run began with its copies of them: {', '.join(map(str, edits))}. --keep goes "
             f"on with the run's copies{anew}, {run_directory.from_line(paths)} makes another run of the edited files, "
-            "which begins with what this one has learned"
+            "which begins with what this one has learned, and another SAC_EXP_NAME a new run"
         )
         text = "\n  | ".join([words, *run_directory.shown(edits)])
         for folder in (params.parent, config.parent) if self._is_for_job else ():  # The user never sees these.

@@ -531,7 +531,10 @@ class Supervisor:
             lines.append(f"a report so far: sac report {self.paths.exp_dir}")
         if code == EXIT_RESUMABLE:
             return [*lines, f"{self._name}: {self.message}; everything is saved, the same command goes on from here"]
-        return [*lines, f"{self._name} failed: {self.message} (logs in {self.paths.logs})"]
+        lines.append(f"{self._name} failed: {self.message} (logs in {self.paths.logs})")
+        if self._is_ours and "same command" not in self.message:
+            lines.append("once that is corrected, the same command goes on")
+        return lines
 
 
 def _is_gone(directory: Path, opened: int) -> bool:

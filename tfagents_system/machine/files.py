@@ -95,9 +95,7 @@ def json_text(content: Any, indent: int | None = None) -> str:
     return json.dumps(_plain(content), allow_nan=False, indent=indent)
 
 
-def write_json(
-    path: Path, content: Any, indent: int | None = None, mode: int = 0o666, *, is_durable: bool = True
-) -> None:
+def write_json(path: Path, content: Any, indent: int | None = None, mode: int = 0o666, is_durable: bool = True) -> None:
     """Replaces a JSON file; see `replacing` and `json_text`. Its folder must exist."""
     with replacing(path, mode, is_durable=is_durable) as file:
         file.write(json_text(content, indent).encode() + b"\n")

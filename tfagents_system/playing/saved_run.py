@@ -37,14 +37,15 @@ def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
     """
     if not text:
         raise UserError(f"{flag} is empty: give a path, or leave it out")
+    name = text if flag == "--exp_dir" else f"{flag}={text}"  # As in `sac play logs/reacher`.
     candidates = [Path(text).expanduser().absolute(), _ROOT / text]
     for candidate in candidates:
         if exists(candidate):
             return candidate
     if any(candidate.exists() for candidate in candidates):
-        raise UserError(f"{flag}={text} is no {'directory' if exists is Path.is_dir else 'file'}: give the path of one")
+        raise UserError(f"{name} is no {'directory' if exists is Path.is_dir else 'file'}: give the path of one")
     tried = " and ".join(dict.fromkeys(map(str, candidates)))
-    raise UserError(f"{flag}={text} does not exist (looked for {tried}): give the path of an existing one")
+    raise UserError(f"{name} does not exist (looked for {tried}): give the path of an existing one")
 
 
 def output_folder(text: str, flag: str) -> Path:

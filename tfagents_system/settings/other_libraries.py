@@ -22,6 +22,15 @@ class Setting(NamedTuple):
 
 # What they call it | who (SB3: Stable-Baselines3) | what to do here. Indented lines continue a row.
 _ROWS = """
+# Names of earlier editions, and of TF-Agents' examples.
+train_batch_size | earlier editions | set batch_size
+env_steps_before_training | earlier editions | set initial_collect_steps
+num_iterations | TF-Agents | set num_env_steps, or num_iter
+collect_steps_per_iteration | TF-Agents | set env_steps_per_iter, of all workers together
+replay_buffer_capacity, replay_capacity, replay_buffer_max_length | TF-Agents | set buffer_size
+eval_interval | TF-Agents | set eval_period_env_steps
+initial_log_alpha | TF-Agents | set sac_log_alpha
+reward_scale_factor | TF-Agents | set normalize_rewards, or scale rewards in env_ctor
 # What is learned, and how fast.
 gamma | SB3, SBX, CleanRL | set discount
 policy_lr | CleanRL | set actor_learning_rate

@@ -49,7 +49,7 @@ def check_env_config(env_config: Mapping[str, Any]) -> list[str]:
                 f"known: add it, as in {_EXAMPLE}"
             )
     elif not has_horizon(env_config):
-        findings.append(f'"horizon" in SAC_CONFIG must be {_HORIZON.words}, found {shown(env_config["horizon"])}')
+        findings += broken(_HORIZON, '"horizon" in SAC_CONFIG', env_config["horizon"])
     return findings + check_input_files(env_config) + check_curriculum(env_config)
 
 

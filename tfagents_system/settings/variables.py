@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import difflib
 import functools
 import hashlib
 import inspect
@@ -101,7 +102,16 @@ def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bo
         with contextlib.suppress(OSError):  # Too long, or below a folder that is not ours to look into.
             if is_one(candidate):
                 return Path(os.path.normpath(candidate))
-    raise ValueError(f"an existing {what}, none of these is one: {', '.join(shown_value(str(c)) for c in candidates)}")
+    words = ", ".join(shown_value(str(candidate)) for candidate in candidates)
+    raise ValueError(f"an existing {what}, none of these is one: {words}{_meant_file(path, folders)}")
+
+
+def _meant_file(path: Path, folders: Iterable[Path]) -> str:
+    """`; /home/me/params.py is meant`: a file of a similar name; empty without any."""
+    with contextlib.suppress(OSError):  # Too long, or of others.
+        files = {file.name: file for folder in folders for file in folder.glob(f"*{path.suffix}") if path.suffix}
+        return "".join(f"; {files[name]} is meant" for name in difflib.get_close_matches(path.name, files, 1, 0.7))
+    return ""
 
 
 def _path(text: str) -> str:
