@@ -50,6 +50,9 @@ make_peers() {
   echo "$pins_hash" >"$venv/.complete" # Last: an interrupted installation is never taken for a whole one.
 }
 
+# shellcheck source=tfagents_system/launch/shell_variables.sh
+source "$root/tfagents_system/launch/shell_variables.sh"
+clean_shell
 python=$("$root/setup.sh" --print-python)
 export PYTHONPATH="$root" PYTHONUNBUFFERED=1
 if ((peers)); then

@@ -15,7 +15,6 @@ END
 
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 cd "$root"
-
 area='' require=()
 while (($#)); do
   case $1 in
@@ -64,6 +63,7 @@ if ((${#packages[@]})); then
   fi
 fi
 
+source tfagents_system/launch/shell_variables.sh && clean_shell
 python=$(./setup.sh --print-python --dev)
 tools=$(dirname "$python")
 step() {
@@ -84,7 +84,7 @@ export PYTHONDONTWRITEBYTECODE='' PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 step "$python" -m ruff format --check .
 step "$python" -m ruff check .
 step "$tools/codespell" .github .ci ./*.md ./*.sh ./*.toml benchmarks config container docs tests tfagents_system
-step "$tools/shellcheck" --external-sources --check-sourced tests/cluster/golden/job.sbatch submit.sh run_script.sh tfagents_system/launch/join_script.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run tests/*.sh training_variables*.sh
+step "$tools/shellcheck" --external-sources --check-sourced tests/cluster/golden/job.sbatch submit.sh run_script.sh tfagents_system/launch/join_script.sh tfagents_system/launch/sac.sh train_script.sh setup.sh run_tests.sh run_benchmarks.sh .ci/run tests/*.sh training_variables*.sh
 
 # Types take a minute of one CPU: they use what the tests leave idle, and are reported after them.
 types=$(mktemp)

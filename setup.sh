@@ -71,6 +71,7 @@ for argument in "$@"; do
   esac
 done
 
+clean_shell
 lock_hash=$(sha256sum <"$lock")
 if [[ -n ${SAC_PYTHON:-} ]]; then
   python=$(given_python)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import functools
 import io
 import os
@@ -18,7 +19,7 @@ from absl import flags, logging
 
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
-from tfagents_system.machine.signals import StopFlag, die_with_parent
+from tfagents_system.machine.signals import STACK_SIGNAL, StopFlag, die_with_parent, end_as_orphan
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import Heartbeat, read_heartbeat
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, is_worker, worker_role
@@ -29,6 +30,8 @@ from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tunnel
 from tfagents_system.transport.connection import Connection, ServerUnreachableError, StoppedError
 from tfagents_system.transport.tunnel import Tunnel
+
+_ORPHAN_SECS = 10.0  # Beside the deadline for saving: for all that comes before and after it.
 
 
 @dataclasses.dataclass
@@ -69,6 +72,7 @@ class Role:
         heartbeat = Heartbeat(paths.heartbeat(name), name)
         heartbeat.beat("starting")
         settings, joined = Settings.read(paths.run_json), None
+        end_as_orphan(settings.variables.save_deadline_secs + _ORPHAN_SECS)
         here = {"SAC_EXP_DIR": str(paths.exp_dir)}  # The directory may have been moved since its start.
         os.environ.update(settings.variables.to_environ() | here)  # For users' code.
         if (server := _server_to_join(name, settings.variables)) is not None:
@@ -200,6 +204,7 @@ def run_role(name: str, main: Callable[[Role], int]) -> NoReturn:
     A UserError ends it with 2, any other exception with 1 and a traceback in the role's log.
     """
     code = EXIT_FAILED
+    faulthandler.register(STACK_SIGNAL, file=2)
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(_Log(descriptor, "w", closefd=False), errors="backslashreplace", write_through=True)
         for descriptor in (1, 2)

@@ -90,6 +90,26 @@ The ring is in a folder of the run's own below SAC_REPLAY_DIR.
 """
 
 
+_SHELL_VARIABLES = """
+## What the shell carries
+
+A start removes variables that break Python or TensorFlow, with a note, from what its programs get
+([shell_variables.sh](../../tfagents_system/launch/shell_variables.sh)). All others reach them. `no_grpc_proxy` gets
+127.0.0.1 added, TF_ENABLE_ONEDNN_OPTS is 1 unless it is set.
+
+{}
+Folders of PYTHONPATH below a `pythonX.Y` other than `python3.11`, as ROS and `module load` set them, are left to the
+interpreter of SAC_ENV_PYTHON. A file in the params' folder, the current folder or a folder of PYTHONPATH that
+has the name of a module which the toolkit imports, such as `queue.py` or another `numpy`, is refused: rename it.
+"""
+
+
+def _shell_variables() -> str:
+    text = (Path(command.__file__).with_name("launch") / "shell_variables.sh").read_text()
+    rows = re.findall(r"^(\w\S+) +(.+)$", text.partition("='")[2].partition("\n'\n")[0], re.MULTILINE)
+    return _SHELL_VARIABLES.format(_table("variable | why it is removed", ((f"`{name}`", why) for name, why in rows)))
+
+
 def _variables() -> str:
     rows = (
         (f"`{variable.name}`", linked(variable.meaning), linked(variable.default or "must be given"))
@@ -97,7 +117,7 @@ def _variables() -> str:
         if not variable.is_internal
     )
     early = ", ".join(variable.name for variable in VARIABLES if variable.is_early)
-    return _VARIABLES.format(early) + _table("variable | meaning | default", rows)
+    return _VARIABLES.format(early) + _table("variable | meaning | default", rows) + _shell_variables()
 
 
 def _columns(described: Mapping[str, str]) -> str:

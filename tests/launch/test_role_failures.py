@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -19,6 +21,8 @@ from tests.support.supervised import (
     waits_for_up,
     works,
 )
+from tfagents_system.launch import supervisor as supervisor_module
+from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import problems
 
@@ -169,3 +173,35 @@ def test_a_deterministic_run_starts_all_anew_with_the_trainer(
     roles = {"trainer": trainer, "replay": waits, "worker": waits}
     assert make_supervisor(run_dir, stop, roles, deterministic=deterministic).run() == 0
     assert [log(run_dir, role).count("begins") for role in ("replay", "worker_0")] == [starts, starts]
+
+
+def test_a_role_that_never_starts_ends_the_run_with_where_it_is(
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "_START_SECS", 0.5)
+    monkeypatch.setattr(supervisor_module, "_STACK_SECS", 0.3)
+    stack = "File client.py, line 7 in connect"
+    starting = '{\\"state\\": \\"starting\\", \\"pid\\": $$}'
+    hangs = (
+        f"trap 'echo {stack}' URG; trap 'exit 75' TERM; echo \"{starting}\" > $SAC_EXP_DIR/heartbeats/trainer.json; "
+    )
+    roles = {"replay": works("replay", "env_steps", "1") + SAVES, "trainer": hangs + "while :; do sleep 0.05; done"}
+    assert make_supervisor(run_dir, stop, roles).run() == 1
+    out = capfd.readouterr().out
+    assert "error: trainer has not started within 0.5 s: its log says at the end where it is" in out
+    assert f"  {stack}" in out and "saved" in log(run_dir, "replay")
+
+
+def test_a_role_that_waits_for_one_that_tells_what_it_is_at_is_not_late(run_dir: Path, stop: StopFlag) -> None:
+    supervisor = make_supervisor(run_dir, stop, {})
+    supervisor.paths.heartbeats.mkdir(parents=True)
+    late = SimpleNamespace(pid=7, age_secs=901.0)
+    expected = {"starting": "replay", "serving": "trainer", "verifying": None}
+    for state, stuck in expected.items():
+        beat = {"pid": 7, "state": "starting" if state == "verifying" else state}
+        beat |= {"doing": "verifying the ring"} if state == "verifying" else {}
+        (supervisor.paths.heartbeats / "replay.json").write_text(json.dumps(beat))
+        roles = {name: SimpleNamespace(name=name, **vars(late)) for name in ("replay", "trainer", "worker_0")}
+        supervisor.roles = cast(dict[str, RoleProcess], roles)
+        found = supervisor._stuck_start()
+        assert (found and found.name) == stuck, state

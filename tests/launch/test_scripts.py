@@ -159,13 +159,15 @@ esac
 """
 INSTALLED = ["venv --quiet", "pip install", "pip install"]  # The packages, then the toolkit itself.
 
+LAUNCH_FILES = ("environment.sh", "shell_variables.sh", "required_packages.py")
+
 
 class Repository:
     def __init__(self, root: Path) -> None:
         self.root = root / "repository"
         (self.root / "tfagents_system/launch").mkdir(parents=True)
         launch = "tfagents_system/launch"
-        for name in ("setup.sh", f"{launch}/environment.sh", f"{launch}/required_packages.py"):
+        for name in ("setup.sh", *(f"{launch}/{name}" for name in LAUNCH_FILES)):
             shutil.copy2(ROOT / name, self.root / name)
         self.pin(["pinned-thing==1.0"])
         (self.root / "requirements.lock").write_text("# nothing\n")

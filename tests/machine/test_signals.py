@@ -97,3 +97,34 @@ def test_a_role_whose_supervisor_died_before_ends_at_once() -> None:
         [sys.executable, "-c", program], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=30
     )
     assert done.returncode == 1 and "supervisor" in done.stderr
+
+
+def test_an_orphan_that_blocks_in_c_ends_after_its_deadline() -> None:
+    role = (
+        "import ctypes\nfrom tfagents_system.machine.signals import end_as_orphan\n"
+        "end_as_orphan(0.3)\nprint('ready', flush=True)\nctypes.CDLL(None).sleep(60)\n"
+    )
+    supervisor = (
+        "import os, subprocess, sys\nos.environ['TFAGENTS_SUPERVISOR_PID'] = str(os.getpid())\n"
+        f"p = subprocess.Popen([sys.executable, '-c', {role!r}], start_new_session=True, stdout=subprocess.PIPE)\n"
+        "p.stdout.readline()\nprint(p.pid, flush=True)\nsys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", supervisor], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    assert gone(pid, 10.0)
+
+
+def test_the_kernel_ends_an_orphan_whose_blocking_call_holds_the_gil() -> None:
+    """After 64 s, by a handler in C: the test sees that it is there, and what calling it does."""
+    program = (
+        "import ctypes, os, signal, time\nfrom tfagents_system.machine.signals import end_as_orphan\n"
+        "end_as_orphan(60.0)\ntime.sleep(0.3)\nos.kill(os.getpid(), signal.SIGRTMAX)\n"
+        "print(signal.getitimer(signal.ITIMER_REAL)[0], flush=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert 60.0 < float(done.stdout) <= 64.0, done.stderr

@@ -129,6 +129,17 @@ def test_a_run_has_one_name_for_ever(paths: RunPaths, monkeypatch: pytest.Monkey
     assert read_tracked(paths) == second and second.names["WANDB_PROJECT"] == "swings"
 
 
+def test_below_an_agent_of_a_sweep_the_run_is_the_agents(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_RUN_ID", "abc123")
+    own = keep_tracked(paths, {"wandb": "offline"}).run_id
+    assert own != "abc123", "without an agent the package takes the id that it is given"
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sw1")
+    assert keep_tracked(paths, {"wandb": "offline"}).run_id == "abc123"
+    monkeypatch.delenv("WANDB_RUN_ID")
+    monkeypatch.delenv("WANDB_SWEEP_ID")
+    assert keep_tracked(paths, {"wandb": "offline"}).run_id == "abc123", "later starts go on with it"
+
+
 @pytest.mark.parametrize(("missing", "other"), [("wandb", "ToMlflow"), ("mlflow", "ToWandb")])
 def test_without_its_package_a_destination_fails_in_one_line_and_the_other_gets_its_rows(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str, other: str

@@ -94,4 +94,6 @@ def waits_for_lines(path: Path, count: int | str) -> str:
 
 def beating(exp_dir: Path, state: str) -> str:
     """A trainer that has told what it does."""
-    return f"""echo '{{"role": "trainer", "state": "{state}"}}' > {exp_dir}/heartbeats/trainer.json; """
+    return (
+        f"""echo '{{"role": "trainer", "state": "{state}", "train_step": 1}}' > {exp_dir}/heartbeats/trainer.json; """
+    )

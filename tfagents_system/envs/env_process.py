@@ -304,7 +304,11 @@ def _start(python: Path, mark: str, trace: int) -> tuple[subprocess.Popen[bytes]
 
 
 def _environ_of_another_python(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the packages of this Python in PYTHONPATH, where the launchers have put them."""
+    """The environment without the packages of this Python in PYTHONPATH, where the launchers have put them, and with
+    what they have taken out of it for this Python.
+    """
+    if other := environ.get("TFAGENTS_OTHER_PYTHONPATH"):
+        environ = {**environ, "PYTHONPATH": os.pathsep.join(filter(None, [environ.get("PYTHONPATH"), other]))}
     if (_ROOT / "setup.sh").is_file() or "PYTHONPATH" not in environ:
         return dict(environ)
     folders = [folder for folder in environ["PYTHONPATH"].split(os.pathsep) if folder and Path(folder) != _ROOT]

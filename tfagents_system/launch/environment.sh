@@ -2,9 +2,13 @@
 # Finds a Python that holds the required packages, or installs them into $venv. Sourced by setup.sh, which sets the variables
 # and has `say` and `fail`.
 
-missing_packages() { # PYTHON: prints them; the exit code is 0 if there are none
+# shellcheck source=tfagents_system/launch/shell_variables.sh
+source "$root/tfagents_system/launch/shell_variables.sh"
+
+missing_packages() ( # PYTHON: prints them; the exit code is 0 if there are none
+  lead_python_path "$root"
   [[ -x $1 ]] && "$1" -P "$root/tfagents_system/launch/required_packages.py" "${dev[@]}" 2>/dev/null
-}
+)
 holds_packages() { missing_packages "$1" >/dev/null; } # PYTHON
 
 given_python() { # SAC_PYTHON, as a path
@@ -51,6 +55,7 @@ base_python() {
 
 install_packages() {
   local base uv count
+  unset PYTHONPATH # No module there may hide one of pip's.
   base=$(base_python)
   count=$(grep -cE '^[[:alnum:]]' "$lock" || true)
   say "making $venv with $base, then installing $count pinned packages there: about 4 GB on disk, a few minutes, once"
@@ -60,18 +65,20 @@ install_packages() {
   if uv=$(command -v uv); then
     "$uv" venv --quiet --allow-existing --python "$base" "$venv" >&2
   else
-    "$base" -m venv "$venv" >&2 || fail "$base cannot make virtual environments: apt-get install python3.11-venv"
+    "$base" -P -m venv "$venv" >&2 || fail "$base cannot make virtual environments: apt-get install python3.11-venv"
     uv=$venv/bin/uv
     say "installing uv $uv_version, which installs the others"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version" >&2 || uv=
+    "$venv/bin/python" -P -m pip install --quiet --disable-pip-version-check "uv==$uv_version" >&2 || uv=
   fi
-  local pip=("$venv/bin/python" -m pip install --disable-pip-version-check)
+  local pip=("$venv/bin/python" -P -m pip install --disable-pip-version-check)
   if [[ -n $uv ]]; then
     pip=("$uv" pip install --python "$venv/bin/python")
   fi
   "${pip[@]}" --no-deps --requirement "$lock" >&2
   # The package itself, of this checkout: scripts and notebooks anywhere import it, and there is a command `sac`.
   "${pip[@]}" --no-deps --no-build-isolation --editable "$root" >&2
+  # A Python that finds PYTHONHOME of another one does not even start.
+  ln -sf "$root/tfagents_system/launch/sac.sh" "$venv/bin/sac"
   say "checking what was installed"
   # Compiles what runs import, a sixth of all that uv could compile: the environment may be read-only to those who use it.
   env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c 'from tfagents_system import sac_collect, sac_replay_buffer, sac_train' >/dev/null 2>&1 || true

@@ -30,6 +30,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, NoReturn
 
+from tfagents_system import OWN, restore_python_path
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with, in_callers_terms
 from tfagents_system.launch import role_logs
 from tfagents_system.launch.vars_file import folders_of_python_path
@@ -66,9 +67,8 @@ _PRELOADED = (
 )
 # Pandas, which TensorFlow imports, imports it where it is installed. Roles may still import it.
 _STARTS_THREADS = "pyarrow"
-# BLAS libraries read these when they are loaded. A user's own values are kept under _OWN and are back after the import.
+# BLAS libraries read these when they are loaded. A user's own values are kept under OWN and are back after the import.
 _SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_OWN = "TFAGENTS_OWN_"
 # TensorFlow reads the last two when it is imported, for all that is forked later.
 _FOR_IMPORT = dict.fromkeys(_SINGLE_THREADED, "1") | {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
 _POLL_SECS, _SHOWN_BYTES = 0.02, 8 * 1024
@@ -123,7 +123,8 @@ def restore_variables() -> None:
     """Gives variables that the exec has set for this process alone (launcher.sh) their own values again."""
     _room()
     os.environ.pop(ROOM_VARIABLE, None)
-    _restore({name: os.environ.pop(_OWN + name, None) for name in _SINGLE_THREADED})
+    _restore({name: os.environ.pop(OWN + name, None) for name in _SINGLE_THREADED})
+    restore_python_path()
 
 
 def require_one_thread() -> None:

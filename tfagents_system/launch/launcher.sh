@@ -2,6 +2,9 @@
 # What the launchers share: which Python runs the toolkit, what surrounds a run, and how a start's one process begins.
 # shellcheck disable=SC2154 # vars_file.sh sets tfagents_vars, tfagents_virtual_env and tfagents_conda_prefix.
 
+# shellcheck source=tfagents_system/launch/shell_variables.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell_variables.sh"
+
 # Process 1 of a container ignores signals that it does not handle.
 if (($$ == 1)); then
   trap 'exit 143' TERM
@@ -89,9 +92,10 @@ toolkit_python() { # ROOT -> its path
 # The process that checks, starts and supervises takes the shell's place: signals reach one process at every moment.
 become_supervisor() { # ROOT MODULE ARGUMENT...
   local python name
+  clean_shell # Also of what the vars file and SAC_JOB_PRELUDE have set.
   python=$(toolkit_python "$1")
-  # The repository comes first, the folder of the user last: neither hides the other's modules, nor Python's own.
-  export PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
+  lead_python_path "$1"
+  export PYTHONUNBUFFERED=1
   # It forks all others, so it must have one thread: BLAS libraries start theirs when they are loaded (forks.py).
   for name in OPENBLAS_NUM_THREADS OMP_NUM_THREADS MKL_NUM_THREADS; do
     if [[ -n ${!name:-} ]]; then export "TFAGENTS_OWN_$name=${!name}"; fi

@@ -14,7 +14,8 @@ import shutil
 import subprocess
 import sys
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tfagents_system.checks.findings import Findings, is_installed
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
 from tfagents_system.launch import required_packages
 from tfagents_system.launch.cpus import CpuPlan, plan_for
-from tfagents_system.launch.vars_file import run_python_path
+from tfagents_system.launch.vars_file import folders_of_python_path, run_python_path
 from tfagents_system.machine import peers
 from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.cpus import FOUND_GPUS, allowed_cpus, described, format_cpu_list, usable_gpus
@@ -42,6 +43,7 @@ _WORKER_BYTES = 10 * 2**20
 _OTHERS_BYTES = 600 * 2**20  # Replay server, trainer and supervisor.
 _TIGHT = 0.8
 _BEYOND = 10**6 * 2**30
+_SHOWN_NAMES = 3  # Files of a folder.
 # Of a run: the last two checkpoints and one being written, the best agent and one that is being evaluated.
 _AGENTS = 5
 _MODEL_BYTES = 2 * 2**20  # Of the SavedModel, beside the weights.
@@ -156,6 +158,37 @@ def check_packages(findings: Findings, folder: Path | None) -> None:
             f"{file} pins {requirement}, and {version} is installed: run `{sys.executable} -m pip install "
             f"'{requirement}'`, or change the pin",
         )
+
+
+def check_names(findings: Findings, params_folder: Path, environ: Mapping[str, str]) -> None:
+    """Refuses files with the names of modules that the toolkit imports: code would get the one and mean the other.
+
+    Call it after these were imported (forks.py), from folders that come before the user's.
+
+    Args:
+      environ: Its PYTHONPATH has the current folder, too.
+    """
+    names = {name.partition(".")[0] for name in sys.modules if not name.startswith("_")} - {"tfagents_system"}
+    names |= {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in required_packages.required(dev=True)}
+    for folder in dict.fromkeys([params_folder, Path.cwd(), *map(Path, folders_of_python_path(environ))]):
+        hiding = [(file, origin) for name in sorted(names) for file, origin in _hiding(name, folder)]
+        if not hiding:
+            continue
+        shown = ", ".join(f"{file} hides {origin}" for file, origin in hiding[:_SHOWN_NAMES])
+        more = f" and {len(hiding) - _SHOWN_NAMES} more" if len(hiding) > _SHOWN_NAMES else ""
+        is_own = folder in (params_folder, Path.cwd())
+        remedy = "rename it" if is_own else f"take {folder} out of PYTHONPATH, or rename it"
+        findings.error("packages", f"{shown}{more}, which the toolkit imports: {remedy}")
+
+
+def _hiding(name: str, folder: Path) -> Iterator[tuple[Path, str]]:
+    """The file of that module in a folder, and that of the module which the toolkit imports, if these are two."""
+    spec = PathFinder.find_spec(name, [str(folder)])
+    if spec is None or spec.origin is None:  # A folder without __init__.py hides nothing.
+        return
+    ours = getattr(sys.modules.get(name), "__file__", None) or (PathFinder.find_spec(name) or spec).origin
+    if ours is not None and not os.path.samefile(ours, spec.origin):
+        yield Path(spec.origin), ours
 
 
 def check_tracking(values: Mapping[str, Any], environ: Mapping[str, str], findings: Findings) -> None:

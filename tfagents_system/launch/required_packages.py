@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -74,6 +75,7 @@ def _installed(package: str) -> str | None:
 
 
 if __name__ == "__main__":
+    sys.path += os.environ.get("TFAGENTS_OWN_PYTHONPATH", "").split(os.pathsep)  # As of a run's programs.
     lacking = missing(dev="--dev" in sys.argv[1:])
     print("\n".join(f"{package} (found {version or 'none'})" for package, version in lacking))
     sys.exit(1 if lacking else 0)

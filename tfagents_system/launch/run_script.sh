@@ -74,8 +74,10 @@ surround "$tfagents_launch/run_script.sh" "${tfagents_arguments[@]}"
 
 tfagents_start=("$tfagents_launch/train_script.sh" --vars_file "$tfagents_vars" "${tfagents_options[@]}")
 if [[ $tfagents_study && -z $tfagents_check ]]; then
+  clean_shell
   tfagents_python=$(toolkit_python "$tfagents_root")
-  export PYTHONPATH="$tfagents_root${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONUNBUFFERED=1
+  lead_python_path "$tfagents_root"
+  export PYTHONUNBUFFERED=1
   exec "$tfagents_python" -P -m tfagents_system.tasks.study "$tfagents_study" "${tfagents_start[@]}"
 fi
 # One process from here to the end, so that a signal to it reaches whoever is at work.

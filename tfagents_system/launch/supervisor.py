@@ -37,7 +37,7 @@ from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.cpus import usable_gpus
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
-from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag
+from tfagents_system.machine.signals import STACK_SIGNAL, SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.report import status as report_status
 from tfagents_system.report.terminal import ProgressView
 from tfagents_system.report.tracking import is_tracked, keep_tracked
@@ -59,6 +59,8 @@ from tfagents_system.settings.variables import RunVariables
 
 _PLAN_TRIES = 5
 _STEP_SECS = 0.2
+_START_SECS = 900.0  # Of a role that says nothing: each wait of its start has a deadline of 600 s.
+_STACK_SECS = 1.0
 _LOCK_SECS = 1.0  # Between two looks at the lock.
 _VIEW_SECS = 1.0
 _SPEAK_SECS = 10.0
@@ -363,6 +365,11 @@ class Supervisor:
         beat = {} if TRAINER in self.roles else read_heartbeat(self.paths.heartbeat(TRAINER)) or {}
         if self.exit_code is None and beat.get("state") == "done":  # Elsewhere.
             self.finish(EXIT_DONE)
+        if self.exit_code is None and (stuck := self._stuck_start()) is not None:
+            stuck.send_signal(STACK_SIGNAL)
+            time.sleep(_STACK_SECS)
+            what = f"{stuck.name} has not started within {_START_SECS:g} s"
+            self.fail(EXIT_FAILED, f"{what}: its log says at the end where it is", stuck.last_lines())
         is_alone = bool(collectors) and all(worker.is_over for worker in collectors)
         if self.exit_code is not None or not is_alone or self.has_joined_workers():
             self._workers_gone_at = None
@@ -372,6 +379,20 @@ class Supervisor:
             self._workers_gone_at = time.monotonic()
         elif time.monotonic() - self._workers_gone_at > _ALL_WORKERS_GONE_SECS:
             self.fail(EXIT_FAILED, "every worker has ended, but the trainer is not done")
+
+    def _stuck_start(self) -> RoleProcess | None:
+        """The first role whose process has been starting for too long; those that wait for it are none.
+
+        Workers have a watchdog of their own while they build environments, which may take longer.
+        """
+        for role in self.roles.values():
+            beat = read_heartbeat(self.paths.heartbeat(role.name)) or {}
+            starts = beat.get("pid") != role.pid or beat.get("state") == "starting"
+            if role.pid is None or is_worker(role.name) or not starts:
+                continue
+            is_late = role.age_secs > _START_SECS and not beat.get("doing")
+            return role if is_late else None
+        return None
 
     def has_joined_workers(self) -> bool:
         """Whether workers that this supervisor did not start are at work."""
@@ -530,7 +551,11 @@ class Supervisor:
         if self.paths.metrics_csv.exists():
             lines.append(f"a report so far: sac report {self.paths.exp_dir}")
         if code == EXIT_RESUMABLE:
-            return [*lines, f"{self._name}: {self.message}; everything is saved, the same command goes on from here"]
+            saved = "everything is saved, the same command goes on from here"
+            has_trained = trainer.get("train_step") or run_directory.has_begun(self.paths)
+            if TRAINER in self.roles and not has_trained:
+                saved = "nothing had been trained yet, the same command begins the run"
+            return [*lines, f"{self._name}: {self.message}; {saved}"]
         lines.append(f"{self._name} failed: {self.message} (logs in {self.paths.logs})")
         if self._is_ours and "same command" not in self.message:
             lines.append("once that is corrected, the same command goes on")

@@ -128,6 +128,10 @@ def run_trial(
             inspection = Inspection()
             inspection.findings.error("packages", f"{error}: install what is missing, as ./setup.sh does")
             return inspection
+        named = Findings()
+        machine_checks.check_names(named, start.values["params"].parent, environ)
+        if named.errors:
+            return Inspection(named)
     if plan is not None:  # Updates are measured with the trainer's threads.
         threads = plan.thread_environ(TRAINER).items()
         environ = {**environ, **{name: count for name, count in threads if name.startswith("TF_")}}

@@ -18,7 +18,7 @@ trap 'tfagents_line=$LINENO' ERR
 trap 'trap - EXIT; fail "vars file $tfagents_vars fails${tfagents_line:+ (line $tfagents_line)}: see above (a file that calls exit says nothing), and correct it"' EXIT
 set -a +u
 # shellcheck source=/dev/null
-source "$tfagents_vars"
+if is_plain "$tfagents_vars"; then source "$tfagents_vars"; else source <(plain "$tfagents_vars"); fi
 trap - EXIT ERR
 set +a -euo pipefail
 cd "$tfagents_pwd" 2>/dev/null || fail "the folder in which this was called, $tfagents_pwd, is gone: cd into one that exists"

@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
@@ -18,7 +19,9 @@ from tfagents_system.errors import EXIT_FAILED
 # SLURM sites announce preemption with SIGTERM, SIGUSR1 or SIGUSR2.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 SUPERVISOR_PID_VARIABLE = "TFAGENTS_SUPERVISOR_PID"
+STACK_SIGNAL = signal.SIGURG  # Makes a role write where each of its threads is into its log.
 _PR_SET_PDEATHSIG = 1
+_ORPHAN_SECS = 1.0  # Between two looks for the supervisor.
 # timeout(1), for one, signals its child and then the child's whole process group.
 _SAME_SIGNAL_SECS = 0.3
 
@@ -154,3 +157,22 @@ def die_with_parent(number: signal.Signals | None = None) -> None:
     if is_orphan():
         print("error: the supervisor of this run is gone: start the run again with run_script.sh", file=sys.stderr)
         sys.exit(EXIT_FAILED)
+
+
+def end_as_orphan(deadline_secs: float) -> None:
+    """Kills this role (SIGALRM) when its supervisor has been gone for so long, also while it blocks in C++.
+
+    A call in C++ that holds the GIL stops all of Python's threads. So the death signal of a thread of its own calls
+    alarm(2) in the kernel's signal handling, which ends the process 64 seconds after its supervisor.
+    """
+
+    def watch() -> None:
+        if sys.platform.startswith("linux"):
+            libc, number = ctypes.CDLL(None), int(signal.SIGRTMAX)  # Its handler gets its number, 64.
+            libc.signal(number, ctypes.cast(libc.alarm, ctypes.c_void_p))
+            libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+        while not is_orphan():
+            time.sleep(_ORPHAN_SECS)
+        signal.setitimer(signal.ITIMER_REAL, deadline_secs)  # In place of that alarm.
+
+    threading.Thread(target=watch, name="orphan", daemon=True).start()

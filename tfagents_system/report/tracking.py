@@ -33,6 +33,7 @@ Row = Mapping[str, float | None]
 WANDB_MODES = ("online", "offline")
 # Variables of the packages themselves. `sac track` sets those that the run had.
 LIBRARY_VARIABLES = ("WANDB_PROJECT", "WANDB_ENTITY", "WANDB_RUN_GROUP", "WANDB_TAGS", "MLFLOW_EXPERIMENT_NAME")
+_BY_AGENT = {"WANDB_SWEEP_ID", "WANDB_LAUNCH"}  # `wandb agent` sets one of them.
 _DEFAULT_PROJECT = "tfagents_system"
 _RETRY_SECS = 30.0
 _ROWS_AT_ONCE = 10
@@ -74,6 +75,8 @@ def keep_tracked(paths: RunPaths, variables: Mapping[str, Any]) -> Tracked:
     """Writes tracking.json, with a new id if the run has none yet."""
     before = read_tracked(paths)
     run_id = uuid.uuid4().hex[:12] if before is None else before.run_id
+    if _BY_AGENT & os.environ.keys():  # The package then takes no other id.
+        run_id = os.environ.get("WANDB_RUN_ID") or run_id
     names = {name: os.environ[name] for name in LIBRARY_VARIABLES if os.environ.get(name)}
     tracked = Tracked(variables.get("wandb"), variables.get("mlflow_uri"), run_id, names)
     write_json(paths.tracking_json, dataclasses.asdict(tracked))
@@ -145,6 +148,7 @@ class ToWandb:
                 x_save_requirements=False,
             ),
         )
+        self._id = self._run.id  # Another one than asked for below an agent that names none.
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
         self._counts = {kind: int(self._run.summary.get(mark) or 0) for kind, mark in _MARKS.items()}

@@ -1,0 +1,108 @@
+"""What the user's shell carries: what arrives at the first Python, from where modules come, files of Windows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.shell import ROOT
+from tfagents_system.checks.findings import Findings
+from tfagents_system.envs.env_process import _environ_of_another_python
+from tfagents_system.launch import machine_checks
+from tfagents_system.launch.vars_file import LAUNCHERS, read_vars_file
+
+SCRIPT = LAUNCHERS / "shell_variables.sh"
+TABLE = re.findall(r"^([A-Z_0-9]+)(?:=(\S+))? {2,}", SCRIPT.read_text(), re.MULTILINE)
+FIRST = "import json, os, sys; print(json.dumps([dict(os.environ), sys.path, sys.flags.optimize]))"
+
+
+def first_python(*steps: str, cwd: Path = ROOT, **environ: str) -> tuple[dict[str, str], list[str], str]:
+    """The environment and path of the first Python after these steps of a launcher, and what they say."""
+    given = {"PATH": os.environ["PATH"], "HOME": "/", **environ}
+    script = "; ".join(["set -euo pipefail", f"source {SCRIPT}", *steps, f'exec {sys.executable} -P -c "$0"'])
+    imports = "import tfagents_system; " if "lead_python_path" in script else ""
+    command = ["bash", "-c", script, imports + FIRST]
+    done = subprocess.run(command, env=given, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    arrived, path, optimize = json.loads(done.stdout)
+    assert optimize == 0
+    return arrived, path, done.stderr
+
+
+@pytest.mark.parametrize(("name", "pattern"), TABLE)
+def test_a_variable_of_the_table_does_not_arrive_and_is_told(name: str, pattern: str) -> None:
+    value = pattern.replace("*error*", "once,error::DeprecationWarning") or "2"
+    arrived, _, told = first_python("clean_shell", **{name: value})
+    assert name not in arrived
+    assert told.startswith(f"note: the run does without {name}={value}: ") and told.count("\n") == 1
+
+
+def test_all_others_arrive_without_a_word() -> None:
+    others = {"PYTHONWARNINGS": "ignore", "PYTHONHASHSEED": "3", "PYTHONNOUSERSITE": "1", "PYTHONHOME": ""}
+    arrived, _, told = first_python("clean_shell", http_proxy="http://10.255.255.1:3128", **others)
+    assert told == "" and "PYTHONHOME" not in arrived
+    assert {**others, "PYTHONHOME": arrived.get("PYTHONHOME", "")}.items() <= {**arrived, "PYTHONHOME": ""}.items()
+    assert len(TABLE) >= 10 and arrived["http_proxy"].endswith(":3128")
+
+
+def test_folders_of_another_python_are_left_to_the_one_of_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    ros, same = "/opt/ros/humble/lib/python3.10/site-packages", "/opt/x/lib/python3.11/site-packages"
+    path = f"/my/python_code:{ros}:{same}::/opt/ros/local/lib/python3.8/dist-packages/"
+    arrived, _, told = first_python("clean_shell", PYTHONPATH=path)
+    assert arrived["PYTHONPATH"] == f"/my/python_code:{same}"
+    assert f"{ros}:/opt/ros/local/lib/python3.8/dist-packages/\n" in told and told.count("\n") == 1
+    there = _environ_of_another_python(arrived)["PYTHONPATH"].split(":")
+    assert there[-2:] == [ros, "/opt/ros/local/lib/python3.8/dist-packages/"] and "/my/python_code" in there
+
+
+def test_no_file_of_the_user_comes_before_what_a_launchers_python_imports(tmp_path: Path) -> None:
+    for name in ("typing", "platform", "contextlib", "json"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('a file of the user')\n")
+    arrived, path, told = first_python(f"lead_python_path {ROOT}", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert told == "" and path[0] == str(ROOT) and path[-1] == str(tmp_path)
+    assert arrived["PYTHONPATH"] == f"{ROOT}:{tmp_path}:{tmp_path}" and "TFAGENTS_OWN_PYTHONPATH" not in arrived
+
+
+def test_files_with_names_of_modules_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params, here, foreign = (tmp_path / name for name in ("params", "here", "dist-packages"))
+    for folder in (params, here, foreign / "numpy"):
+        folder.mkdir(parents=True)
+    (foreign / "numpy/__init__.py").touch()
+    (foreign / "my_simulator.py").touch()
+    for name in ("queue", "plotly", "utils", "test", "setup", "params"):  # `plotly` is imported later.
+        (params / f"{name}.py").touch()
+    (here / "platform.py").touch()
+    for name in ("logging", "gym", "wandb"):  # Without __init__.py: folders of logs, of a clone, of files.
+        (here / name).mkdir()
+    monkeypatch.chdir(here)
+    findings = Findings()
+    own, library = Path(np.__file__).parents[1], Path(json.__file__).parents[1]
+    machine_checks.check_names(findings, params, {"PYTHONPATH": f"{own}:{foreign}:{here}"})
+    assert len(findings.errors) == 3
+    of_params, of_here, of_foreign = findings.errors
+    assert (
+        of_params.startswith(f"{params}/plotly.py hides ")
+        and f", {params}/queue.py hides {library}/queue.py" in of_params
+    )
+    assert of_here == f"{here}/platform.py hides {library}/platform.py, which the toolkit imports: rename it"
+    assert of_foreign.startswith(f"{foreign}/numpy/__init__.py hides ")
+    assert of_foreign.endswith(f"which the toolkit imports: take {foreign} out of PYTHONPATH, or rename it")
+
+
+@pytest.mark.parametrize("text", ["\ufeff: ${SAC_SEED:=7}\nSAC_EXP_NAME=a\n", "SAC_SEED=7\r\n\r\nSAC_EXP_NAME=a\r\n"])
+def test_vars_files_of_windows_are_read(tmp_path: Path, text: str) -> None:
+    vars_file = tmp_path / "vars.sh"
+    vars_file.write_bytes(text.encode())
+    environ = read_vars_file(vars_file, {"PATH": os.environ["PATH"]})
+    assert (environ["SAC_SEED"], environ["SAC_EXP_NAME"]) == ("7", "a")
+    launcher = f"source {LAUNCHERS}/launcher.sh; tfagents_vars={vars_file}; source {LAUNCHERS}/vars_file.sh; "
+    command = ["bash", "-euo", "pipefail", "-c", launcher + 'printf "%s|" "$SAC_SEED" "$SAC_EXP_NAME"']
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={"PATH": os.environ["PATH"]})
+    assert (done.stdout, done.stderr) == ("7|a|", "")
