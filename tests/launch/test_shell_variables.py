@@ -39,6 +39,7 @@ def first_python(*steps: str, cwd: Path = ROOT, **environ: str) -> tuple[dict[st
 @pytest.mark.parametrize(("name", "pattern"), TABLE)
 def test_a_variable_of_the_table_does_not_arrive_and_is_told(name: str, pattern: str) -> None:
     value = pattern.replace("*error*", "once,error::DeprecationWarning") or "2"
+    assert bool(pattern) == (name in ("PYTHONWARNINGS", "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"))
     arrived, _, told = first_python("clean_shell", **{name: value})
     assert name not in arrived
     assert told.startswith(f"note: the run does without {name}={value}: ") and told.count("\n") == 1

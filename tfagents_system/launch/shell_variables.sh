@@ -5,6 +5,7 @@
 tfagents_shell_variables='
 PYTHONHOME               names the library of another Python (module load), with which this one does not start
 PYTHONPLATLIBDIR         names a folder of another Python
+PYTHONEXECUTABLE         names another Python, whose packages are then looked for
 PYTHONOPTIMIZE           2 drops docstrings, which TensorFlow reads; 1 drops checks
 PYTHONWARNINGS=*error*   TensorFlow and TF-Agents warn when they are imported
 PYTHONINSPECT            programs would wait for input at their end
@@ -12,6 +13,8 @@ PYTHONPROFILEIMPORTTIME  prints a line for each of thousands of imports
 PYTHONVERBOSE            prints several lines for each import
 PYTHONTRACEMALLOC        traces each allocation: a start takes ten times as long
 TF_USE_LEGACY_KERAS      asks for the package tf_keras; Keras 2 is in TensorFlow 2.15 itself
+PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=cpp  asks for a part that protobuf 4 has no more
+GRPC_POLL_STRATEGY       gRPC ends programs where it lacks the one that is named
 TF_DETERMINISTIC_OPS     TensorFlow then refuses random numbers without a seed; SAC_DETERMINISTIC=1 repeats runs
 '
 
