@@ -77,7 +77,7 @@ def test_files_with_names_of_modules_are_refused(tmp_path: Path, monkeypatch: py
         folder.mkdir(parents=True)
     (foreign / "numpy/__init__.py").touch()
     (foreign / "my_simulator.py").touch()
-    for name in ("queue", "plotly", "utils", "test", "setup", "params"):  # `plotly` is imported later.
+    for name in ("queue", "html", "plotly", "utils", "test", "setup", "params"):  # `plotly` is imported later.
         (params / f"{name}.py").touch()
     (here / "platform.py").touch()
     for name in ("logging", "gym", "wandb"):  # Without __init__.py: folders of logs, of a clone, of files.
@@ -88,10 +88,8 @@ def test_files_with_names_of_modules_are_refused(tmp_path: Path, monkeypatch: py
     machine_checks.check_names(findings, params, {"PYTHONPATH": f"{own}:{foreign}:{here}"})
     assert len(findings.errors) == 3
     of_params, of_here, of_foreign = findings.errors
-    assert (
-        of_params.startswith(f"{params}/plotly.py hides ")
-        and f", {params}/queue.py hides {library}/queue.py" in of_params
-    )
+    assert of_params.startswith(f"{params}/html.py hides {library}/html/__init__.py, {params}/plotly.py hides ")
+    assert f", {params}/queue.py hides {library}/queue.py, which" in of_params and "utils" not in of_params
     assert of_here == f"{here}/platform.py hides {library}/platform.py, which the toolkit imports: rename it"
     assert of_foreign.startswith(f"{foreign}/numpy/__init__.py hides ")
     assert of_foreign.endswith(f"which the toolkit imports: take {foreign} out of PYTHONPATH, or rename it")

@@ -44,6 +44,7 @@ _OTHERS_BYTES = 600 * 2**20  # Replay server, trainer and supervisor.
 _TIGHT = 0.8
 _BEYOND = 10**6 * 2**30
 _SHOWN_NAMES = 3  # Files of a folder.
+_IMPORTED_LATER = ("colorsys", "html", "plistlib", "pty", "sqlite3", "tty")  # By reports, trackers and simulators.
 # Of a run: the last two checkpoints and one being written, the best agent and one that is being evaluated.
 _AGENTS = 5
 _MODEL_BYTES = 2 * 2**20  # Of the SavedModel, beside the weights.
@@ -169,7 +170,8 @@ def check_names(findings: Findings, params_folder: Path, environ: Mapping[str, s
       environ: Its PYTHONPATH has the current folder, too.
     """
     names = {name.partition(".")[0] for name in sys.modules if not name.startswith("_")} - {"tfagents_system"}
-    names |= {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in required_packages.required(dev=True)}
+    names |= {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in required_packages.required(dev=False)}
+    names |= {*_IMPORTED_LATER, *(name for modules in _EXTRAS.values() for name in modules)}
     for folder in dict.fromkeys([params_folder, Path.cwd(), *map(Path, folders_of_python_path(environ))]):
         hiding = [(file, origin) for name in sorted(names) for file, origin in _hiding(name, folder)]
         if not hiding:
@@ -187,7 +189,7 @@ def _hiding(name: str, folder: Path) -> Iterator[tuple[Path, str]]:
     if spec is None or spec.origin is None:  # A folder without __init__.py hides nothing.
         return
     ours = getattr(sys.modules.get(name), "__file__", None) or (PathFinder.find_spec(name) or spec).origin
-    if ours is not None and not os.path.samefile(ours, spec.origin):
+    if ours is not None and not (os.path.exists(ours) and os.path.samefile(ours, spec.origin)):
         yield Path(spec.origin), ours
 
 
