@@ -58,6 +58,11 @@ class EnvironmentDiedError(EnvironmentProcessError):
     """That process has died, or was killed because it hung."""
 
 
+def cause_of(error: BaseException) -> BaseException:
+    """What the environment itself raised."""
+    return (error.__cause__ or error) if isinstance(error, EnvironmentFault) else error
+
+
 def describe_error(error: BaseException) -> str:
     """`ValueError: text (my_env.py, line 12; raised in simulator/core.py, line 88)`.
 

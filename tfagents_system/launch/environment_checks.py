@@ -35,7 +35,7 @@ from tfagents_system.checks.rules import integer_from, is_kept, is_meant
 from tfagents_system.envs import actions, loading, rendering
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.env_process import EnvProcess
-from tfagents_system.envs.faults import EnvironmentFault, EnvironmentProcessError, describe_error
+from tfagents_system.envs.faults import EnvironmentFault, EnvironmentProcessError, cause_of, describe_error
 from tfagents_system.envs.gym_driver import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED, gym_layers
 from tfagents_system.envs.history import HORIZON_TIME, frames_in, is_image, leaf_names
 from tfagents_system.envs.hooks import COLLECT, EVAL
@@ -412,19 +412,19 @@ class EnvironmentTrial:
                 played: list[ts.TimeStep] = other.call("play", name, actions_seed, steps)
                 return played
 
+            began = time.perf_counter()
             first = play(self.seed)
+            is_slow = time.perf_counter() - began > 2 * _EPISODE_SECS
             if kind == EVAL:
                 self.findings.fact(EVALUATION, "the same observations and actions as for collecting")
                 if not is_here:
                     self.findings.extend(other.call("curriculum"))
-            if episode is None:
+            if episode is None or is_slow:
                 return here
-            is_random = first_difference(first, play(self.seed)) is not None
-            if kind == COLLECT and is_random and first_difference(episode.first, first) is None:
-                self.findings.note(
-                    SEEDING,
-                    f"{name} has the same episodes, though its seed is another one: workers see the same. {_SEEDED}",
-                )
+            is_same = kind == COLLECT and first_difference(episode.first, first) is None
+            if is_same and first_difference(first, play(self.seed)) is not None:
+                words = f"{name} has the same episodes, though its seed is another one: workers see the same"
+                self.findings.note(SEEDING, f"{words}. {_SEEDED}")
             steps = max(2, min(_COMPARED_STEPS, int(_DISTURBED_SECS / episode.step_secs)))
             rng = np.random.default_rng(self.seed)
             taken = [trial_action(env, rng) for _ in range(steps)]
@@ -498,12 +498,8 @@ class EnvironmentTrial:
             with loading.make_collect_env(self.params, 0, self.seed) as again:
                 played = self._play(again, "the collect environment that is built again", self.seed, _COMPARED_STEPS)
         except Exception as error:
-            cause = (error.__cause__ or error) if isinstance(error, EnvironmentFault) else error
-            self.findings.note(
-                SEEDING,
-                f"{_COLLECT} could not be built again in its process once it was closed: {describe_error(cause)}. "
-                "A worker in which it fails is started again",
-            )
+            words = f"{_COLLECT} could not be built again once it was closed: {describe_error(cause_of(error))}"
+            self.findings.note(SEEDING, words)
             return
         if (step := first_difference(episode.first, played.first)) is None:
             self.findings.fact(SEEDING, "the same seed gives the same episode")

@@ -9,20 +9,25 @@ import contextlib
 import multiprocessing
 import os
 import random
-import signal
 import sys
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, EnvironmentProcessError, describe_error
+from tfagents_system.envs.faults import (
+    EnvironmentDiedError,
+    EnvironmentFault,
+    EnvironmentProcessError,
+    cause_of,
+    describe_error,
+)
 from tfagents_system.envs.gym_driver import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
-from tfagents_system.machine import processes
 
 _CALL_SECS, _CLOSE_SECS = 60.0, 5.0
 _GENERATORS = np.random.Generator, np.random.RandomState, random.Random
@@ -54,19 +59,12 @@ class OtherProcess:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._connection, theirs = multiprocessing.Pipe()
-        sys.stdout.flush()  # What is buffered must not be written twice.
-        self.pid = os.fork()
-        if self.pid == 0:
-            with contextlib.suppress(BaseException):
-                self._connection.close()
-                os.setpgrp()
-                np.random.seed()
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Simulators that greet have done so.
-                while True:
-                    theirs.send(_answer(function, theirs.recv()))
-            os._exit(0)
+        context = multiprocessing.get_context("fork")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_answer, args=(function, theirs, self._connection))
+        self._process.start()
         theirs.close()
+        self.pid = self._process.pid or 0
 
     def call(self, *arguments: Any) -> Any:
         """What the function returns.
@@ -77,11 +75,10 @@ class OtherProcess:
         try:
             self._connection.send(arguments)
             if not self._connection.poll(_CALL_SECS):
-                os.kill(self.pid, signal.SIGKILL)
-                raise EnvironmentDiedError(f"has not returned for {_CALL_SECS:g} s in another process")
+                self._process.kill()
             error, content = self._connection.recv()
         except (EOFError, OSError):
-            raise EnvironmentDiedError("its process has died") from None
+            raise EnvironmentDiedError(f"it has ended another process, or took {_CALL_SECS:g} s there") from None
         if error is not None:
             raise error(*content)
         return content
@@ -90,24 +87,27 @@ class OtherProcess:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Ends it, with all that it has started."""
         with contextlib.suppress(UserError, EnvironmentProcessError):
             self.call("close")
         self._connection.close()
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            processes.wait_until(lambda: os.waitpid(self.pid, os.WNOHANG)[0] != 0, _CLOSE_SECS)
-            os.killpg(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        self._process.join(_CLOSE_SECS)
+        self._process.kill()
+        self._process.join()
 
 
-def _answer(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[type[Exception] | None, Any]:
-    try:
-        return None, function(*arguments)
-    except UserError as error:
-        return UserError, error.findings
-    except (Exception, SystemExit) as error:
-        cause = (error.__cause__ or error) if isinstance(error, EnvironmentFault) else error
-        return EnvironmentProcessError, [describe_error(cause)]
+def _answer(function: Callable[..., Any], connection: Connection, theirs: Connection) -> None:
+    theirs.close()
+    np.random.seed()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Simulators that greet have done so.
+    with contextlib.suppress(EOFError, OSError):
+        while arguments := connection.recv():
+            try:
+                answer: tuple[type[Exception] | None, Any] = None, function(*arguments)
+            except UserError as error:
+                answer = UserError, error.findings
+            except (Exception, SystemExit) as error:
+                answer = EnvironmentProcessError, [describe_error(cause_of(error))]
+            connection.send(answer)
 
 
 def disturbed_step(
@@ -140,12 +140,15 @@ def disturbed_step(
 
     alone = play(False)
     half = (len(alone) - 1) // 2
-    try:
-        if (step := first_difference(alone, play(True))) is None:
+    step = None
+    for _ in range(3):  # Once might be chance.
+        try:
+            step = first_difference(alone, play(True))
+        except (EnvironmentFault, EnvironmentProcessError):
+            step = half + 1
+        if step is None or first_difference(alone, play(False)) is not None:
             return None
-    except (EnvironmentFault, EnvironmentProcessError):
-        step = half + 1
-    return step if first_difference(alone, play(False)) is None else None
+    return step
 
 
 def first_difference(ours: Sequence[ts.TimeStep], theirs: Sequence[ts.TimeStep]) -> int | None:

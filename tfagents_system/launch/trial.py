@@ -31,7 +31,7 @@ from tfagents_system.agents.iteration_counts import (
 from tfagents_system.checks.findings import ERROR, Findings
 from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, ProcessSettings, build_timeout_secs
-from tfagents_system.envs.faults import EnvironmentFault, describe_error
+from tfagents_system.envs.faults import EnvironmentFault, cause_of, describe_error
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
@@ -73,7 +73,7 @@ def told(findings: Findings, where: str, what: str, *, names_it: bool = True) ->
         findings.error(where, *(f"{what}: {finding}" if names_it else finding for finding in error.findings))
     except EnvironmentFault as fault:
         step = f"step {fault.step}" if fault.step else "its first reset"
-        findings.error(where, f"{what} failed in {step}: {describe_error(fault.__cause__ or fault)}")
+        findings.error(where, f"{what} failed in {step}: {describe_error(cause_of(fault))}")
     except (Exception, SystemExit) as error:
         findings.error(where, f"{what} raised {describe_error(error)}: correct the hook of TrainParams")
 
