@@ -21,7 +21,7 @@ from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
 from tfagents_system.machine.signals import STACK_SIGNAL, StopFlag, die_with_parent, end_as_orphan
 from tfagents_system.run_files import run_directory
-from tfagents_system.run_files.heartbeat import Heartbeat, read_heartbeat
+from tfagents_system.run_files.heartbeat import Heartbeat, read_heartbeat, read_status
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, is_worker, worker_role
 from tfagents_system.settings.load_params import compute_config_of, load_env_config, load_params
 from tfagents_system.settings.resolved import Settings
@@ -151,6 +151,11 @@ class Role:
         """Whether it is told to stop, or has joined as a far trainer a run that ends where its replay server is."""
         return self.stop.is_set() or (self.is_far and self.joined is not None and self.joined.ended() is not None)
 
+    def is_server_gone(self) -> bool:
+        """Whether the run ends without its replay server, which is not started again then."""
+        server = ((read_status(self.paths.status_json) or {}).get("roles") or {}).get(REPLAY, {})
+        return self.stop.is_set() and server.get("alive") is False
+
     def has_left(self, worker_id: int) -> bool:
         """Whether a worker that joined says that it has stopped. Those that the run has started itself will be back.
 
@@ -205,12 +210,15 @@ def run_role(name: str, main: Callable[[Role], int]) -> NoReturn:
     """
     code = EXIT_FAILED
     faulthandler.register(STACK_SIGNAL, file=2)
-    sys.stdout, sys.stderr = (
+    sys.stdout, sys.stderr = streams = tuple(
         io.TextIOWrapper(_Log(descriptor, "w", closefd=False), errors="backslashreplace", write_through=True)
         for descriptor in (1, 2)
     )
     try:
-        code = main(Role.of_run(name))
+        try:
+            code = main(Role.of_run(name))
+        finally:
+            sys.stdout, sys.stderr = streams  # A user's code may have set others, None even.
     except UserError as error:
         print_findings(error.findings)
         code = EXIT_BAD_INPUT

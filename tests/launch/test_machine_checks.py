@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import sys
+import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +181,86 @@ def test_pins_that_the_installed_packages_violate_are_errors(tmp_path: Path) -> 
     )
     assert f"run `{sys.executable} -m pip install 'Gymnasium==0.1'`, or change the pin" in gymnasium
     assert f"pyproject.toml pins numpy==1.0, and {numpy} is installed" in pinned
+
+
+def limits(monkeypatch: pytest.MonkeyPatch, values: dict[str, Any] | None = None, **limits: int) -> list[str]:
+    """What is told of a run of one worker, or these variables, with limits like AS=1000."""
+    infinity = machine_checks.resource.RLIM_INFINITY
+    by_number = {getattr(machine_checks.resource, f"RLIMIT_{name}"): limit for name, limit in limits.items()}
+    own = lambda number: (by_number.get(number, infinity), infinity)  # noqa: E731
+    monkeypatch.setattr(machine_checks.resource, "getrlimit", own)
+    findings = Findings()
+    machine_checks.check_limits(values or {"num_collect_workers": 1}, findings)
+    return findings.errors
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "told"),
+    [
+        ("AS", 2 * GIB, "4194304 KiB of address space in a process, and 2097152 are allowed: ulimit -v 4194304"),
+        ("DATA", GIB, "2097152 KiB of data in a process, and 1048576 are allowed: ulimit -d 2097152"),
+        ("STACK", 2**18, "512 KiB of stack, and 256 are allowed: ulimit -s 512"),
+        ("FSIZE", MIB, "65536 KiB in a file, and 1024 are allowed: ulimit -f 65536"),
+        ("CPU", 10, "60 seconds of CPU time in a process, and 10 are allowed: ulimit -t 60"),
+        ("NOFILE", 71, "72 open files in a process, and 71 are allowed: ulimit -n 72"),
+    ],
+)
+def test_limits_below_what_a_run_needs_are_told(
+    monkeypatch: pytest.MonkeyPatch, name: str, limit: int, told: str
+) -> None:
+    assert limits(monkeypatch) == []
+    assert limits(monkeypatch, {}, **{name: limit}) == [f"a run needs at least {told}"]
+    assert limits(monkeypatch, {}, **{name: 2**40}) == []
+
+
+def test_threads_of_all_roles_count_against_what_the_users_others_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_checks.os, "getuid", lambda: 1000)
+    monkeypatch.setattr(machine_checks.processes, "threads_of_user", lambda uid: 50)
+    # 80 of the replay server, 24 of the trainer and of each worker.
+    two = {"num_collect_workers": 2}
+    assert limits(monkeypatch, two, NPROC=50 + 80 + 3 * 24) == []
+    (error,) = limits(monkeypatch, two, NPROC=50 + 80 + 3 * 24 - 1)
+    assert (
+        "have about 152 threads and 151 more are allowed (ulimit -u is 201, and this user has 50 now): raise" in error
+    )
+    assert limits(monkeypatch, {**two, "server": "node:1"}, NPROC=98) == []
+    assert limits(monkeypatch, {**two, "server": "node:1"}, NPROC=97)
+    monkeypatch.setattr(machine_checks.os, "getuid", lambda: 0)
+    assert limits(monkeypatch, two, NPROC=1) == [], "root has no such limit"
+
+
+def test_the_pids_of_a_cgroup_count(tmp_path: Path) -> None:
+    (tmp_path / "membership").write_text("0::/job\n")
+    group = tmp_path / "mounts/job"
+    group.mkdir(parents=True)
+    (group / "pids.current").write_text("60\n")
+    for most, left in (("100\n", [40]), ("max\n", [])):
+        (group / "pids.max").write_text(most)
+        found = machine_checks._threads_left(tmp_path / "membership", tmp_path / "mounts")
+        assert [count for count, words in found if "pids.max of the cgroup" in words] == left
+
+
+def test_the_threads_of_a_user_are_those_of_all_processes() -> None:
+    before = machine_checks.processes.threads_of_user(os.getuid())
+    stop = threading.Event()
+    several = [threading.Thread(target=stop.wait) for _ in range(100)]
+    for thread in several:
+        thread.start()
+    try:
+        assert machine_checks.processes.threads_of_user(os.getuid()) > before + 50  # Others come and go.
+    finally:
+        stop.set()
+    assert machine_checks.processes.threads_of_user(2**31 - 7) == 0
+
+
+def test_inodes_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    findings, stat = Findings(), types.SimpleNamespace(f_files=9000, f_favail=999)
+    usage = machine_checks.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(machine_checks.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(machine_checks.os, "statvfs", lambda path: stat)
+    machine_checks.check_disk(findings, {tmp_path: ("logs", 1)})
+    (error,) = findings.errors
+    assert "needs 1000 inodes, 999 are free" in error and "df -i" in error
+    stat.f_files = 0
+    machine_checks.check_disk(findings, {tmp_path: ("logs", 1)})
+    assert len(findings.errors) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import types
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -25,6 +26,8 @@ from tfagents_system.launch import supervisor as supervisor_module
 from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import problems
+from tfagents_system.role import Role
+from tfagents_system.run_files.run_paths import RunPaths
 
 pytestmark = pytest.mark.usefixtures("fast")
 
@@ -103,6 +106,19 @@ def test_a_trainer_or_replay_server_that_is_given_up_fails_the_run(
     assert "line 5\n" not in out and "  line 6\n" in out and "  line 20\n" in out  # the last 15
     status = status_of(run_dir)
     assert status["run"]["state"] == "failed" and status["run"]["exit_code"] == 1
+
+
+def test_a_trainer_that_is_to_save_reads_that_the_server_has_ended(run_dir: Path, stop: StopFlag) -> None:
+    saves = f"trap 'cp {run_dir}/status.json {run_dir}/told.json; exit 75' TERM; echo up; while :; do sleep 0.05; done"
+    roles = {"trainer": saves, "replay": waits_for_up("trainer") + "exit 4"}
+    assert make_supervisor(run_dir, stop, roles, max_restarts=0).run() == 1
+    trainer = types.SimpleNamespace(paths=RunPaths(run_dir), stop=stop)
+    assert not Role.is_server_gone(trainer)  # type: ignore[arg-type]
+    stop.set()
+    (run_dir / "told.json").replace(run_dir / "status.json")
+    assert Role.is_server_gone(trainer)  # type: ignore[arg-type]
+    (run_dir / "status.json").write_text('{"roles": {"replay": {"alive": true}}}')
+    assert not Role.is_server_gone(trainer)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

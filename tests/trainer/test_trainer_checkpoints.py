@@ -305,6 +305,20 @@ def test_it_asks_again_where_the_server_did_not_get_it(
     assert tries == [tables.SNAPSHOTS] * 2 and ours is not None and env_steps_of(server, ours.name) == 10
 
 
+def test_it_does_not_wait_for_a_server_that_has_ended(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints_module, "_ASK_AGAIN_SECS", 0.1)
+    checkpoints, is_gone = checkpoints_here(server, tmp_path / "here"), iter([False, True])
+    checkpoints._is_far = False
+    checkpoints._is_server_gone = lambda: next(is_gone)
+    began = time.monotonic()
+    checkpoints.save(60.0, wait=True)
+    assert 0.1 < time.monotonic() - began < 20.0, "it asked once, and looked again later"
+    ours = kept_checkpoints.newest_complete(tmp_path / "here")
+    assert ours is not None and ours.has_agent and not ours.has_replay
+
+
 def test_it_saves_before_it_ends_for_an_agent_that_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     did: list[str] = []
 

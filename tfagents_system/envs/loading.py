@@ -12,6 +12,7 @@ from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.gym_driver import SEED_LIMIT, time_limit_of
 from tfagents_system.envs.hooks import COLLECT, EVAL
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.settings import process_settings
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
 
@@ -47,7 +48,8 @@ def make_env(
     else:
         _log_mujoco_warnings()
         beside = None if collect_env is None else collect_env.user_env
-        env = hooks.build_env(params, kind, seed, env_id, beside, render=render)
+        with process_settings.kept():
+            env = hooks.build_env(params, kind, seed, env_id, beside, render=render)
         _log_mujoco_warnings()  # It may have been imported only now.
     try:
         return TrainingEnvironment(

@@ -52,6 +52,7 @@ from tfagents_system.policies.tensorflow_policy import of_single_frames
 from tfagents_system.policies.worker_policy import LaneSteps, WorkerPolicy, make_worker_policy
 from tfagents_system.run_files.kept_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
+from tfagents_system.settings import process_settings
 from tfagents_system.settings.params_check import has_horizon
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 from tfagents_system.trainer.policy_export import PolicyExport
@@ -188,6 +189,8 @@ class EnvironmentTrial:
             if (env := self._build(stack)) is None or not self._check_specs(env):
                 return None
             episode = self._try_steps(stack, env, other) if self.workers or env.device is None else None
+            if not self.findings.errors:
+                self.findings.error(ENVIRONMENT, *process_settings.faults())
             agent = None if self.findings.errors else self._build_agent(env)  # Networks are built from the params, too.
             resident_bytes = tree_resident_bytes(os.getpid()) - tree_resident_bytes(other.pid)
             signature, sizes = None, (0, 0)
@@ -565,6 +568,7 @@ class EnvironmentTrial:
                     if not (callable(item) or (name != "callbacks_ctor" and takers_of([item]))):
                         raise UserError(f"{name}: each of them must be callable with {argument}, found {shown(item)}")
         agent = None
+        tf.keras.utils.set_random_seed(self.seed % 2**32)  # As the trainer does.
         with told(self.findings, AGENT, "agent_ctor, actor_ctor or critic_ctor", names_it=False):
             observation, action = (
                 tensor_spec.from_spec(env.observation_spec()),

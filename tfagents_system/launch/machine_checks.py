@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import netrc
 import os
 import platform
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -24,11 +26,10 @@ from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
 from tfagents_system.launch import required_packages
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.vars_file import folders_of_python_path, run_python_path
-from tfagents_system.machine import peers
+from tfagents_system.machine import peers, processes
 from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.cpus import FOUND_GPUS, allowed_cpus, described, format_cpu_list, usable_gpus
 from tfagents_system.machine.files import existing_ancestor
-from tfagents_system.machine.processes import cgroups
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.variables import COUNTS
@@ -41,6 +42,9 @@ JOB_MB = "TFAGENTS_JOB_MB"  # MiB of the job that is being submitted; empty: as 
 # Memory, measured with Pendulum: a worker has 63 MiB of its own, of which the check sees all but this.
 _WORKER_BYTES = 10 * 2**20
 _OTHERS_BYTES = 600 * 2**20  # Replay server, trainer and supervisor.
+# Threads, address space and descriptors, measured with 1 CPU a role and 1 to 8 workers, and rounded up.
+_REPLAY_THREADS, _THREADS, _MAPPED_BYTES, _DATA_BYTES, _DESCRIPTORS = 80, 24, 4 * 2**30, 2 * 2**30, 64
+_STACK_BYTES, _FILE_BYTES, _CPU_SECS, _FILES = 2**19, 64 * 2**20, 60, 1000
 _TIGHT = 0.8
 _BEYOND = 10**6 * 2**30
 _SHOWN_NAMES = 3  # Files of a folder.
@@ -76,6 +80,7 @@ def check_machine(values: Mapping[str, Any], environ: Mapping[str, str], finding
       environ: Usually os.environ, after the vars file was sourced.
     """
     plan = _check_cpus(values, environ, findings)
+    check_limits(values, findings)
     if not {"server", "trainer_server"} & values.keys():  # The replay server will run here.
         with findings.catching("port"):
             peers.require_owners(environ)
@@ -106,6 +111,56 @@ def _check_cpus(values: Mapping[str, Any], environ: Mapping[str, str], findings:
         findings.note("CPUs", *plan.notes)
         return plan
     return None
+
+
+def check_limits(values: Mapping[str, Any], findings: Findings, where: str = "limits") -> None:
+    """Compares the limits of this process and of its user with what the planned roles need at least.
+
+    Args:
+      values: The variables that could be read, by field.
+      where: What the findings are about: params that lower limits, once they are loaded.
+    """
+    workers = workers_here(values)
+    has_server = not {"server", "trainer_server"} & values.keys()
+    has_trainer = "server" not in values and values.get("local_trainer", True)
+    threads = _REPLAY_THREADS * has_server + _THREADS * (has_trainer + workers)
+    needed = {
+        "RLIMIT_AS": ("-v", _MAPPED_BYTES, 1024, "KiB of address space in a process"),
+        "RLIMIT_DATA": ("-d", _DATA_BYTES, 1024, "KiB of data in a process"),
+        "RLIMIT_STACK": ("-s", _STACK_BYTES, 1024, "KiB of stack"),
+        "RLIMIT_FSIZE": ("-f", _FILE_BYTES, 1024, "KiB in a file"),
+        "RLIMIT_CPU": ("-t", _CPU_SECS, 1, "seconds of CPU time in a process"),
+        "RLIMIT_NOFILE": ("-n", _DESCRIPTORS + 8 * workers, 1, "open files in a process"),
+    }
+    for name, (option, need, unit, what) in needed.items():
+        limit, hard = resource.getrlimit(getattr(resource, name))
+        if limit != resource.RLIM_INFINITY and limit < need:
+            remedy = f"ulimit {option} {need // unit}" if not 0 <= hard < need else "have the administrator raise it"
+            findings.error(
+                where, f"a run needs at least {need // unit} {what}, and {limit // unit} are allowed: {remedy}"
+            )
+    for left, words in _threads_left():
+        if left < threads:
+            findings.error(
+                where,
+                f"the programs of the run have about {threads} threads and {max(0, left)} more are allowed ({words}): "
+                "raise that limit, lower SAC_NUM_COLLECT_WORKERS, or end other programs",
+            )
+
+
+def _threads_left(
+    membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
+) -> Iterator[tuple[int, str]]:
+    """How many threads may be started beside those that run, and by which limit; root's own has no effect."""
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if os.getuid() != 0 and limit != resource.RLIM_INFINITY:
+        used = processes.threads_of_user(os.getuid())
+        yield limit - used, f"ulimit -u is {limit}, and this user has {used} now"
+    for _, folders in processes.cgroups("pids", membership, mounts):
+        for folder in folders:
+            with contextlib.suppress(OSError, ValueError):  # No such group, or `max`.
+                most, used = (int((folder / name).read_text()) for name in ("pids.max", "pids.current"))
+                yield most - used, f"pids.max of the cgroup is {most}, and {used} are there now"
 
 
 def _check_gateway(values: Mapping[str, Any], findings: Findings) -> None:
@@ -277,6 +332,10 @@ def check_disk(findings: Findings, needed: Mapping[Path, tuple[str, int]]) -> No
         parts = " + ".join(f"{in_words(needed[folder][1])} {needed[folder][0]}" for folder in folders)
         what = f"{in_words(total)} of disk ({parts} in {', '.join(map(str, folders))})"
         remedy = "lower buffer_size, free space, or set SAC_LOGS_DIR or SAC_REPLAY_DIR to a larger disk"
+        files = os.statvfs(existing_ancestor(folders[0]))
+        if files.f_files and files.f_favail < _FILES:  # Some file systems have no such number.
+            words = f"{files.f_favail} are free where {folders[0]} is (df -i): delete files there, or set SAC_LOGS_DIR"
+            findings.error("disk", f"a run needs {_FILES} inodes, {words}")
         _compare(findings, "disk", (total, what), (free, f"{in_words(free)} are free"), remedy)
 
 
@@ -297,7 +356,7 @@ def available_memory(
     import psutil  # `sac doctor` also says which packages are missing.
 
     limits = [(int(psutil.virtual_memory().available), "of this machine's memory")]
-    for is_v2, folders in cgroups("memory", membership, mounts):
+    for is_v2, folders in processes.cgroups("memory", membership, mounts):
         left = [_left_in_cgroup(folder, is_v2) for folder in folders]
         limits += [(num_bytes, "under the cgroup's limit") for num_bytes in left if num_bytes is not None]
     return min(limits)

@@ -137,7 +137,7 @@ class Preparation:
                 self.plan = machine_checks.check_machine(self.values, self.environ, self.findings)
             pins_count = "params" in self.values and "env_python" not in self.values
             machine_checks.check_packages(self.findings, self.values["params"].parent if pins_count else None)
-            if has_directory and self._is_let_in():
+            if has_directory and not self.findings.texts(ERROR, "limits") and self._is_let_in():
                 work.doing = "the files beside the params"
                 self._look_at_files()
                 self._try_users_code(starts, work)

@@ -425,6 +425,7 @@ class Supervisor:
 
     def end_roles(self) -> None:
         """Ends the trainer and the workers, then the replay server and the tracker, all of them within the deadline."""
+        self.tell(self.state, self.message)  # A trainer reads there that a server has ended, and does not wait for it.
         roles, deadline_secs, began = self.roles, self.variables.save_deadline_secs, time.monotonic()
         worker_secs = _WORKERS_SHARE * deadline_secs
         deadlines = dict.fromkeys(self.workers, worker_secs)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import tree
+from absl import flags
 
 from tfagents_system.agents.iteration_counts import (
     has_prior_data,
@@ -41,7 +42,7 @@ from tfagents_system.run_files import kept_checkpoints, run_directory
 from tfagents_system.run_files.run_directory import from_line
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.run_files.taken import Taken
-from tfagents_system.settings import params_check
+from tfagents_system.settings import params_check, process_settings
 from tfagents_system.settings.load_params import (
     WITHOUT_RANDOM_STEPS,
     compute_config_of,
@@ -137,9 +138,16 @@ def run_trial(
         environ = {**environ, **{name: count for name, count in threads if name.startswith("TF_")}}
     watch = _Watch(start, work)
     try:
-        return forks.call(lambda tell: Inspector(start, tell).run(render, plan), "sac_check", environ, watch)
+        return forks.call(lambda tell: _in_a_role(Inspector(start, tell), render, plan), "sac_check", environ, watch)
     except forks.CallDiedError as error:
         return watch.ended_early(str(error))
+
+
+def _in_a_role(inspector: Inspector, render: bool, plan: CpuPlan | None) -> Inspection:
+    """The trial, where a user's code finds what it finds in a role: no arguments, and flags that have been parsed."""
+    sys.argv = sys.argv[:1]
+    flags.FLAGS.mark_as_parsed()
+    return inspector.run(render, plan)
 
 
 def _can_be_read(values: Mapping[str, Any]) -> bool:
@@ -219,6 +227,12 @@ class Inspector:
             check_kinds_of_workers(params, self._values, self._findings, self._enter)
             if self._check_prior_sources(params) and params.env_config.get("horizon"):
                 self._try_environment(params, render, plan, bytes_before)
+        if changes := process_settings.changes:
+            self._findings.note(
+                PARAMS,
+                f"{', '.join(changes)} of params or environment is put back once they are loaded, since our own code "
+                "would fail by it: set it where your own code needs it (warnings.catch_warnings, numpy.errstate)",
+            )
         self._inspection.doing = ""
         return self._inspection
 
@@ -240,7 +254,9 @@ class Inspector:
                 load_params_class(path, origin)
                 return None
             params = self._load_params(path, origin, config)
-            self._findings.error(PARAMS, *params_check.check_params(params))
+            self._findings.error(PARAMS, *params_check.check_params(params), *process_settings.faults())
+            if machine_checks.JOB_MB not in self._start.environ:  # Params may lower limits.
+                machine_checks.check_limits(self._values, self._findings, PARAMS)
             if self._values.get("deterministic"):
                 self._findings.error(PARAMS, *params_check.check_deterministic(params))
             if not self._has_wrong(PARAMS):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tfagents_system.checks.rules import near_misses
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError, shown
-from tfagents_system.settings import other_libraries, values
+from tfagents_system.settings import other_libraries, process_settings, values
 from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParam
     module.__file__ = str(origin)
     sys.modules[module.__name__] = module
     try:
-        exec(compile(source, str(origin), "exec"), module.__dict__)
+        with process_settings.kept():
+            exec(compile(source, str(origin), "exec"), module.__dict__)
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -126,7 +127,8 @@ def load_params(
     given = {name: value for name, value in (attributes or {}).items() if name not in fixed}
     env_config = with_paths(env_config, params_path)
     try:
-        params, unknown, wrong = _build(params_class, dict(env_config), dict(compute_config or {}), given)
+        with process_settings.kept():
+            params, unknown, wrong = _build(params_class, dict(env_config), dict(compute_config or {}), given)
     except UserError:
         raise
     except (Exception, SystemExit) as error:

@@ -1,0 +1,119 @@
+"""What a user's code sets for its whole process: what would end or deafen a role is put back or refused."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfagents_system.settings import process_settings
+from tfagents_system.settings.load_params import load_params
+from tfagents_system.settings.process_settings import faults, kept
+
+PARAMS = """
+import signal, sys, warnings
+import numpy
+from tfagents_system.train_params_base import TrainParamsBase
+warnings.simplefilter("error")
+warnings.filterwarnings("ignore", "of a simulator")
+numpy.seterr(divide="raise", invalid="ignore")
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+class TrainParams(TrainParamsBase):
+    def __init__(self, env_config):
+        super().__init__(env_config)
+        sys.setrecursionlimit(500)
+
+    def env_ctor(self, *args, seed=None, **kwargs):
+        return None
+"""
+
+
+@pytest.fixture(autouse=True)
+def unchanged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(process_settings, "changes", {})
+    depth = sys.getrecursionlimit()
+    with np.errstate(), warnings.catch_warnings():
+        yield
+    sys.setrecursionlimit(depth)
+
+
+def test_params_can_not_make_warnings_and_rounding_raise_in_our_code_nor_take_its_stop_signals(tmp_path: Path) -> None:
+    (tmp_path / "params.py").write_text(PARAMS)
+    depth, handler = sys.getrecursionlimit(), signal.getsignal(signal.SIGTERM)
+    warnings.resetwarnings()
+    load_params(tmp_path / "params.py", {"horizon": 3})
+    assert [entry[0] for entry in warnings.filters] == ["ignore"], "what silences a simulator stays"
+    with pytest.warns(UserWarning, match="of a library"):
+        warnings.warn("of a library", stacklevel=1)
+    modes = np.geterr()
+    assert (modes["divide"], modes["invalid"]) == ("warn", "ignore")
+    assert sys.getrecursionlimit() == depth and signal.getsignal(signal.SIGTERM) is handler
+    assert list(process_settings.changes) == [
+        "signal.signal(SIGTERM, ...)", 'warnings.simplefilter("error")', 'numpy.seterr(divide="raise")',
+        "sys.setrecursionlimit",
+    ]  # fmt: skip
+
+
+def test_what_was_so_before_stays(tmp_path: Path) -> None:
+    """Such as warnings that a caller's own tests turn into errors."""
+    warnings.simplefilter("error")
+    np.seterr(over="raise")
+    with kept():
+        warnings.filterwarnings("error", "another")
+    assert warnings.filters[0][0] == "error" and warnings.filters[0][1] is None
+    assert np.geterr()["over"] == "raise" and list(process_settings.changes) == ['warnings.simplefilter("error")']
+
+
+def test_it_is_put_back_where_the_code_raises() -> None:
+    with pytest.raises(KeyError), kept():
+        np.seterr(all="raise")
+        raise KeyError
+    assert np.geterr()["divide"] == "warn"
+
+
+def test_a_thread_has_no_handlers_to_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_settings.threading, "current_thread", object)
+    with kept():
+        before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    assert signal.signal(signal.SIGUSR2, before) == signal.SIG_IGN
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value", "told"),
+    [
+        (tf.keras.backend, "floatx", "float64", "the default float type of Keras is float64, not float32"),
+        (tf.keras.backend, "image_data_format", "channels_first", "the image format of Keras is channels_first"),
+        (tf, "executing_eagerly", False, "TensorFlow is in graph mode (disable_eager_execution"),
+        (tf.distribute, "has_strategy", True, "TensorFlow has a distribution strategy"),
+        (tf.config, "get_visible_devices", [], "TensorFlow sees no CPU (set_visible_devices)"),
+    ],
+)
+def test_settings_of_tensorflow_with_which_roles_fail_are_told_with_their_remedy(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any, told: str
+) -> None:
+    assert faults() == []
+    monkeypatch.setattr(owner, name, lambda *_: value)
+    (fault,) = faults()
+    assert fault.startswith(told) and ": remove the call (params," in fault
+
+
+def test_a_precision_policy_is_told() -> None:
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        (fault,) = faults()
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    assert "the precision policy of Keras is mixed_bfloat16, not float32" in fault and faults() == []
+
+
+def test_without_tensorflow_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    assert faults() == []
