@@ -48,7 +48,7 @@ def test_actions_arrive_scaled_and_of_the_info_passes_what_training_looks_at(use
         seen.append(env.info["log/action"])
     assert seen == [-2.0, 2.0, 1.0]
     recorded = {"record/zone", "record/at", "record/track"}
-    assert set(env.info) == {"log/first", "log/action", "is_success"} | recorded and env.info["is_success"] is True
+    assert set(env.info) == {"log/first", "log/action", "is_success"} | recorded and env.info["is_success"] == 1.0
     assert env.info["record/zone"] == 3 and env.info["record/track"] == "a"
     np.testing.assert_array_equal(env.info["record/at"], [0.1, np.nan])
     # An episode of an evaluation is told once.

@@ -217,7 +217,7 @@ BAD: dict[str, Bad] = {
     "env_ctor that exits": params(
         "def f(self, **k): raise SystemExit(1)\nTrainParams.env_ctor = f", "raised SystemExit: 1"
     ),
-    "env_ctor returns nothing": attribute("env_ctor = lambda self, **k: None", "env_ctor returned None", "return a"),
+    "env_ctor returns nothing": attribute("env_ctor = lambda self, **k: None", "env_ctor returned None", "return env"),
     "vector environment": params(
         "Vector = type('Vector', (gymnasium.vector.SyncVectorEnv,), {'metadata': {}})\n"
         "TrainParams.env_ctor = lambda self, **k: setattr(v := Vector([Env]), 'metadata', {}) or v",

@@ -113,7 +113,26 @@ def test_several_actions_need_networks_of_the_users_own() -> None:
         )
 
     findings, _ = check(Arms)
-    assert len(findings) == 1 and "2 parts (action/left, action/right)" in findings[0]
+    assert len(findings) == 1
+    parts = "2 parts (action/left: (1,) in [-1, 1], action/right: (2,) in [-1, 1])"
+    assert parts in findings[0] and "join them in one Box" in findings[0]
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "dqn"])
+@pytest.mark.parametrize("hook", [{}, {"actor_ctor": lambda self, *specs: None}])
+def test_actions_of_both_kinds_get_one_error(algorithm: str, hook: Any) -> None:
+    choice, numbers = gymnasium.spaces.Discrete(3), gymnasium.spaces.Box(-1, 1, (2,))
+    for space, one, way in (
+        ((choice, numbers), "one Box, of which a number makes the choice", "agent_ctor"),
+        ((numbers, gymnasium.spaces.MultiBinary(2)), "one Box, of which a number makes the choice", "agent_ctor"),
+        ((choice, choice), "one MultiDiscrete", "actor_ctor and critic_ctor"),
+    ):
+        if hook and one == "one MultiDiscrete":
+            continue  # The user's own networks may have several parts.
+        kinds = type("Hybrid", (CounterEnv,), {"action_space": gymnasium.spaces.Tuple(space)})
+        findings, _ = check(kinds, algorithm=algorithm, **hook)
+        assert len(findings) == 1 and "2 parts (action/0: " in findings[0]
+        assert f"join them in {one}, and take it apart in a wrapper, or override {way}" in findings[0]
 
 
 class OwnAgent(sac_agent.SacAgent):

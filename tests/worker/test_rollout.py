@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.replay.ring import Ring
 from tfagents_system.transport.segments import Column, Layout
+from tfagents_system.worker import rollout
 from tfagents_system.worker.rollout import EpisodeLogs, Rollout, SegmentBuilder, StepTimes
 
 HORIZON = 12
@@ -346,6 +349,39 @@ def test_a_log_takes_means_of_numbers_and_the_last_success():
     assert episode.logs == {"height": 1.5, "text": 5.0}
 
 
+class Tensor:
+    """Like one of torch or JAX on another device: no array of NumPy."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __array__(self, dtype=None):
+        raise TypeError("can't convert a cuda tensor to numpy")
+
+    def __float__(self):
+        return self.number
+
+
+NUMBERS = [np.array(2.0), np.array([2]), np.array([[2.0]]), [2.0], (2,), Tensor(2.0), Decimal(2), Fraction(4, 2), "2"]
+
+
+def test_a_log_takes_one_number_of_any_type_and_tells_once_of_what_is_none(monkeypatch):
+    lines = []
+    monkeypatch.setattr(rollout, "_told_of", set())
+    monkeypatch.setattr(rollout.logging, "warning", lambda text, *args: lines.append(text % args))
+    logs = EpisodeLogs(1)
+    logs.add_infos([({f"log/{number}": value for number, value in enumerate(NUMBERS)} | {"log/true": np.True_}, 0)])
+    assert logs.episode(0).logs == {str(number): 2.0 for number in range(len(NUMBERS))} | {"true": 1.0}
+    assert lines == []
+    for value in ("landing", None, np.array([1.0, 2.0]), float("nan"), 1j):
+        rollout._told_of.clear()
+        logs = EpisodeLogs(1)
+        logs.add_infos([({"log/x": value, "success": np.array([True])}, 0), ({"log/x": value, "success": value}, 0)])
+        assert (logs.episode(0).logs, logs.episode(0).success) == ({}, True), "what is no truth value says nothing"
+    assert len(lines) == 5 * 2, "of each key once"
+    assert lines[0] == "info['log/x'] is 'landing': it is left out, as training metrics take one finite number a step"
+
+
 def test_a_log_takes_what_is_meant_of_each_lane():
     logs = EpisodeLogs(3)
     meant = np.array([True, True, False])
@@ -353,7 +389,12 @@ def test_a_log_takes_what_is_meant_of_each_lane():
     logs.add_infos([(told | {"_log/speed": np.array([False, True, True]), "log/words": ["a", "b", "c"]}, meant)])
     logs.add_infos([({"log/height": np.array([2.0, 4.0, 6.0]), "is_success": True}, meant)])
     logs.add_infos([({"success": np.array([True, False, False])}, None)])
-    assert [logs.episode(lane).logs for lane in range(3)] == [{"height": 1.5}, {"height": 4.0, "speed": 2.0}, {}]
+    logs.add_infos(
+        [({"log/row": np.array([[1.0], [2.0], [3.0]]), "log/kind": np.array([None, Fraction(1, 2), 1])}, meant)]
+    )
+    first = {"height": 1.5, "all": 4.0, "row": 1.0}
+    second = {"height": 4.0, "all": 4.0, "row": 2.0, "speed": 2.0, "kind": 0.5}
+    assert [logs.episode(lane).logs for lane in range(3)] == [first, second, {}]
     assert [logs.episode(lane).success for lane in range(3)] == [True, False, False]
     logs.begin(0)
     logs.begin(1)

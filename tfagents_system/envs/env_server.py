@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import numbers
 import os
 import pickle
 import select
@@ -208,11 +207,9 @@ def _plain_info(info: Mapping[Any, Any]) -> dict[str, Any]:
     """The parts of an info that training needs, without the user's types: `log/...`, `record/...`, success."""
     plain: dict[str, Any] = {}
     for key, value in info.items():
-        if key in SUCCESS_KEYS:
-            plain[key] = bool(value)
-        elif isinstance(key, str) and key.startswith(LOG_PREFIX):
-            if isinstance(value, numbers.Real) or getattr(value, "ndim", None) == 0:
-                plain[key] = float(value)
+        if key in SUCCESS_KEYS or (isinstance(key, str) and key.startswith(LOG_PREFIX)):
+            number = gym_driver.one_number(value)
+            plain[key] = repr(value) if number is None else number  # The worker tells of the former.
         elif isinstance(key, str) and key.startswith(RECORD_PREFIX):
             plain[key] = gym_driver.recorded(value)
     return {key: value for key, value in plain.items() if value is not None}

@@ -38,6 +38,10 @@ _KNOWN = ("Box", "Dict", "Tuple", "Discrete", "MultiDiscrete", "MultiBinary")
 OBSERVATION, ACHIEVED, DESIRED = "observation", "achieved_goal", "desired_goal"
 REWARD, TERMINATED = "compute_reward", "compute_terminated"
 FUNCTIONS = (REWARD, TERMINATED)
+WITHOUT_INFO = (
+    "It is called for other goals than the step's, without its info: what it needs beside goals, such as the effort of "
+    "the step, becomes a further number of achieved_goal, with a 0 in desired_goal"
+)
 
 # (observation, reward, discount, is the episode over, info)
 StepResult = tuple[Any, Any, float, bool, Any]
@@ -55,19 +59,25 @@ def gym_layers(env: Any) -> Iterator[Any]:
         env = inner if hasattr(inner, "step") and hasattr(inner, "reset") else None
 
 
+def layers_within(env: Any) -> Iterator[Any]:
+    """An environment of any library and those it wraps, outermost first; of several lanes the first one."""
+    while env is not None:
+        yield env
+        inside = getattr(env, "__dict__", {})
+        lanes = inside.get("envs") or inside.get("_envs") or [None]
+        env = inside.get("env") or inside.get("_env") or inside.get("_gym_env") or lanes[0]
+
+
 def time_limit_of(env: Any) -> int | None:
     """Most steps of an episode by a time limit of gym, Gymnasium, EnvPool, TF-Agents or rtgym; None without one."""
-    while env is not None:
-        spec = getattr(env, "spec", None)
+    for layer in layers_within(env):
+        spec = getattr(layer, "spec", None)
         limits = [getattr(of, "max_episode_steps", None) for of in (spec, getattr(spec, "config", None))]
-        limits += [getattr(env, name, None) for name in ("_max_episode_steps", "ep_max_length")]
-        if type(env).__module__.partition(".")[0] == "tf_agents":
-            limits.append(getattr(env, "_duration", None))  # Of wrappers.TimeLimit.
+        limits += [getattr(layer, name, None) for name in ("_max_episode_steps", "ep_max_length")]
+        if type(layer).__module__.partition(".")[0] == "tf_agents":
+            limits.append(getattr(layer, "_duration", None))  # Of wrappers.TimeLimit.
         if known := [int(limit) for limit in limits if isinstance(limit, int) and limit > 0]:
             return min(known)
-        inside = getattr(env, "__dict__", {})
-        lanes = inside.get("envs") or [None]
-        env = inside.get("env") or inside.get("_env") or inside.get("_gym_env") or lanes[0]
     return None
 
 
@@ -341,6 +351,15 @@ def _takes_seed(function: Callable[..., Any]) -> bool | None:
     return None if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()) else False
 
 
+def one_number(value: Any) -> float | None:
+    """A number of any type: also an array, a tensor or a list of one, a fraction, a truth value; None: it is none."""
+    try:
+        (value,) = value if isinstance(value, (list, tuple)) else (value,)
+        return float(value.item() if hasattr(value, "item") else value)
+    except Exception:  # Whatever the user's own class raises: no episode ends for that.
+        return None
+
+
 def recorded(value: Any) -> np.ndarray | None:
     """What an episode's record has of a value under `record/...`, as a copy; None if it is no numbers and no texts."""
     try:
@@ -514,5 +533,6 @@ class GoalFunctions:
             raise  # Another start of this process has another one.
         except Exception as error:
             raise UserError(
-                f"{name} of the environment failed for {len(achieved)} goals, info {{}}: {describe_error(error)}"
+                f"{name} of the environment failed for {len(achieved)} goals, info {{}}: {describe_error(error)}. "
+                f"{WITHOUT_INFO}"
             ) from error

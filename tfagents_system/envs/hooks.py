@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfagents_system.envs.gym_driver import SEED_LIMIT
+from tfagents_system.envs.kinds import check_kind
 from tfagents_system.errors import UserError
 from tfagents_system.train_params_base import EnvArgsKwargs, TrainParamsBase
 
@@ -41,6 +42,7 @@ def build_env(
     if render and "render_mode" in inspect.signature(params.env_ctor).parameters:
         kwargs = {"render_mode": "rgb_array", **kwargs}
     env = _call_env_ctor(params, args, kwargs, seed)
+    check_kind(env)
     if render:
         from tfagents_system.envs import rendering
 

@@ -32,7 +32,7 @@ from tfagents_system.agents.block_update import check_agent
 from tfagents_system.agents.encoder import convolutions, has_own_networks, is_encoded
 from tfagents_system.checks.findings import Findings
 from tfagents_system.checks.rules import integer_from, is_kept, is_meant
-from tfagents_system.envs import actions, loading, rendering
+from tfagents_system.envs import actions, gym_driver, kinds, loading, rendering
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.faults import EnvironmentFault, EnvironmentProcessError, cause_of, describe_error
@@ -81,6 +81,12 @@ _COMPARED_STEPS = 20
 _DISTURBED_SECS = 0.2  # Of stepping, in an episode that may be disturbed.
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
 _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
+_STACKS = "stores each frame once for each stack that it is in: remove it, and set TrainParams.frame_stack"
+_COSTLY = {
+    "FrameStack": _STACKS,
+    "FrameStackObservation": _STACKS,
+    "RecordVideo": "films episodes in each worker: remove it, `sac play` and the end of a run film policies",
+}
 _RTOL, _ATOL = 1e-3, 1e-4  # Goals are stored as float32.
 _STEPS_WITH_VALUE = 5
 _LANES = 4  # In which actions are compared.
@@ -280,8 +286,10 @@ class EnvironmentTrial:
     def _try_steps(self, stack: contextlib.ExitStack, env: TrainingEnvironment, other: OtherProcess) -> Episode | None:
         """All that needs an episode."""
         params, findings = self.params, self.findings
+        statistics = kinds.statistics_of(env.user_env)
         episode = self._try_episode(env)
         self._note_outside(env)
+        self._note_wrappers(env, statistics)
         if self._is_fine and env.is_vector:
             with self._trying(CONTRACT, f"reset() or step() of all lanes of {_COLLECT}", _COLLECT):
                 self._check_lanes(env)
@@ -351,6 +359,19 @@ class EnvironmentTrial:
     def _note_outside(self, env: TrainingEnvironment) -> None:
         if first := env.outside:
             self.findings.note(CONTRACT, f"{first}. It is kept; strict_observation_bounds = True makes it a fault")
+
+    def _note_wrappers(self, env: TrainingEnvironment, before: Mapping[str, Sequence[bytes]]) -> None:
+        """Tells of running statistics, which have changed since before an episode, and of wrappers that cost much."""
+        for name, (mean, spread) in kinds.statistics_of(env.user_env).items():
+            if name in before and mean != before[name][0] and spread != before[name][1]:
+                self.findings.note(
+                    ENVIRONMENT,
+                    f"{name} holds a running mean and spread, of which each worker and each evaluation has its own: "
+                    "policies see other observations or rewards in each. Where it normalises, remove it, and set "
+                    "TrainParams.normalize_observations or normalize_rewards to True",
+                )
+        for name in {type(layer).__name__ for layer in gym_driver.layers_within(env.user_env)} & _COSTLY.keys():
+            self.findings.note(ENVIRONMENT, f"the wrapper {name} {_COSTLY[name]}")
 
     def _check_lanes(self, env: TrainingEnvironment) -> None:
         """Runs some episodes in all lanes of a vector environment."""
@@ -728,14 +749,20 @@ def in_words(nest: Any) -> str:
 
 def _action_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
     """The default networks have one action, of the kind that the algorithm learns; a user's hooks may have others."""
-    names = [spec.name for spec in tree.flatten(env.action_spec())]
-    if len(names) > 1 and not overrides_any(params, "agent_ctor", "actor_ctor"):
+    leaves = tree.flatten(env.actions)
+    learned = {"continuous" if leaf.rows is None else "discrete" for leaf in leaves}
+    is_own = overrides_any(params, "agent_ctor") or (overrides_any(params, "actor_ctor") and len(learned) == 1)
+    if len(leaves) > 1 and not is_own:
+        parts = ", ".join(f"{leaf.spec.name}: {actions.in_words(leaf)}" for leaf in leaves)
+        one, hook = "MultiDiscrete" if learned == {"discrete"} else "Box", "actor_ctor and critic_ctor"
+        if len(learned) > 1:
+            one, hook = "Box, of which a number makes the choice", "agent_ctor"
         yield (
-            f"the action space has {len(names)} parts ({', '.join(names)}), the default networks take one: "
-            "join them in one Box, or override actor_ctor and critic_ctor"
+            f"the action space has {len(leaves)} parts ({parts}), and a policy has one action: join them in one {one}, "
+            f"and take it apart in a wrapper, or override {hook}"
         )
-    wanted, leaf = ALGORITHMS[params.algorithm].actions, tree.flatten(env.actions)[0]
-    kind = "continuous" if leaf.rows is None else "discrete"
+        return
+    wanted, leaf, kind = ALGORITHMS[params.algorithm].actions, leaves[0], learned.pop()
     if kind != wanted and not overrides_any(params, "agent_ctor"):
         fitting = " or ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.actions == kind)
         remedies = [f"set algorithm to {fitting}"] if fitting else ["give it a Box with a float dtype"]
@@ -891,7 +918,7 @@ def check_goal_functions(
         raise UserError(
             f"step {step + 1} gave the reward {recorded[step]:g}, and {REWARD} of its goals, with info {{}}, "
             f"{rewards[step]:g}: let step() return what {REWARD} does, minibatches have both kinds; a wrapper that "
-            "changes rewards must change both"
+            f"changes rewards must change both. {gym_driver.WITHOUT_INFO}"
         )
     calls: dict[str, Callable[..., Any]] = {REWARD: functions.rewards}
     calls |= {TERMINATED: functions.terminated} if functions.has_terminated else {}

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.envs.curriculum import EvaluatedTask, Values, values_in_words
-from tfagents_system.envs.gym_driver import SUCCESS_KEYS
+from tfagents_system.envs.gym_driver import SUCCESS_KEYS, one_number
 from tfagents_system.envs.rendering import NO_VIDEO
 from tfagents_system.errors import UserError
 from tfagents_system.machine.signals import raising_when_insisted
@@ -257,8 +257,8 @@ def _run_episode(
         episode_return += float(time_step.reward)
         length += 1
         for key in SUCCESS_KEYS:
-            if key in env.info:
-                success = bool(env.info[key])
+            if (number := one_number(env.info.get(key))) is not None:
+                success = bool(number)
         on_step(length)
     return PlayedEpisode(episode_return, length, success)
 

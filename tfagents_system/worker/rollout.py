@@ -10,20 +10,21 @@ import contextlib
 import copy
 import dataclasses
 import math
-import numbers
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import tree
+from absl import logging
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.checks.schedules import initial_value
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.envs.gym_driver import LOG_PREFIX, SUCCESS_KEYS
+from tfagents_system.envs.gym_driver import LOG_PREFIX, SUCCESS_KEYS, one_number
 from tfagents_system.envs.training_environment import Infos, StepColumns, StepNews, TrainingEnvironment, lanes_of
+from tfagents_system.errors import shown
 from tfagents_system.policies.worker_policy import LaneSteps
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.episode_reports import Episode
@@ -35,6 +36,7 @@ _NO_NEWS = StepNews()
 _FIRST, _MID, _LAST = np.int32(ts.StepType.FIRST), np.int32(ts.StepType.MID), np.int32(ts.StepType.LAST)
 _LARGEST = float(np.finfo(np.float32).max)
 _ROOMY_BYTES = 64 * 2**20
+_told_of = set[str]()  # Keys of infos, by this process: logs are made anew for each iteration.
 
 
 class StepTimes:
@@ -91,21 +93,34 @@ class EpisodeLogs:
                     self._add_of_lanes(key, np.asarray(info[key]), (lanes, info.get(f"_{key}")))
 
     def _add_of_lane(self, key: str, value: Any, lane: int) -> None:
-        if key in SUCCESS_KEYS:
-            self._success[lane] = bool(value)
-        elif _is_finite_number(value):
-            self._sums[key][:, lane] += float(value), 1.0
+        number = one_number(value)
+        if number is None or not math.isfinite(number):
+            _tell(key, value)
+        elif key in SUCCESS_KEYS:
+            self._success[lane] = bool(number)
+        else:
+            self._sums[key][:, lane] += number, 1.0
 
     def _add_of_lanes(self, key: str, values: np.ndarray, masks: Iterable[Any]) -> None:
         is_meant = np.ones(self._return.shape, bool)
         for mask in masks:
             if mask is not None:
                 is_meant &= np.asarray(mask, bool)
-        if key in SUCCESS_KEYS and values.shape in ((), is_meant.shape):  # One for all lanes, or for each.
-            np.copyto(self._success, values.astype(bool), where=is_meant)
-        elif values.shape == is_meant.shape and values.dtype.kind in "iufb":
-            is_meant &= np.isfinite(values)
-            self._sums[key] += np.where(is_meant, (values, np.ones_like(values)), 0.0)
+        if values.ndim == 0:
+            values = np.full(is_meant.shape, values)  # One for all lanes.
+        if not len(values) == values.size == len(is_meant):
+            _tell(key, values)
+            return
+        values = values.reshape(is_meant.shape)
+        if values.dtype.kind not in "iufb":
+            values = np.array([math.nan if (number := one_number(one)) is None else number for one in values])
+        is_known = is_meant & np.isfinite(values)
+        if not is_known[is_meant].all():
+            _tell(key, values[is_meant & ~is_known][0])
+        if key in SUCCESS_KEYS:
+            np.copyto(self._success, values.astype(bool), where=is_known)
+        else:
+            self._sums[key] += np.where(is_known, (values, np.ones_like(values)), 0.0)
 
     def episode(self, lane: int, *, has_failed: bool = False) -> Episode:
         """The lane's episode, which has ended."""
@@ -115,9 +130,12 @@ class EpisodeLogs:
         return Episode(float(self._return[lane]), int(self._length[lane]), success, means, has_failed)
 
 
-def _is_finite_number(value: Any) -> bool:
-    is_number = isinstance(value, numbers.Real) or (isinstance(value, np.ndarray) and value.ndim == 0)
-    return is_number and math.isfinite(value)
+def _tell(key: str, value: Any) -> None:
+    """Warns of what is left out, once a key."""
+    if key not in _told_of:
+        _told_of.add(key)
+        words = "it is left out, as training metrics take one finite number a step"
+        logging.warning("info[%r] is %s: %s", key, shown(value), words)
 
 
 @dataclasses.dataclass(eq=False)

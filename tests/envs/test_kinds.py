@@ -1,0 +1,186 @@
+"""What can't be trained in is refused by its kind, with the way; running statistics of wrappers are told."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gym
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces, wrappers
+from gymnasium.vector import SyncVectorEnv
+from tf_agents.environments import dm_control_wrapper, suite_gym
+
+from tests.support.environment_report import check, report
+from tests.support.fakes import CounterEnv, NumberedEnv
+from tfagents_system.envs.kinds import check_kind
+
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+def kind(name: str, *bases: type, module: str = "", **attributes: Any) -> Any:
+    """An object of a class of this name, of a package that is not installed."""
+    methods = {"reset": lambda self: None, "step": lambda self, action: None}
+    return type(name, bases, {"__module__": module or __name__, **methods, **attributes})()
+
+
+class DmEnv:
+    """Like an environment of dm_control."""
+
+    def __init__(self) -> None:
+        from tf_agents.specs import array_spec
+
+        self.spec = array_spec.BoundedArraySpec((2,), np.float32, -1.0, 1.0)
+
+    def observation_spec(self) -> Any:
+        return {"position": self.spec}
+
+    def action_spec(self) -> Any:
+        return self.spec
+
+    def reset(self) -> Any:
+        raise AssertionError
+
+    step = reset
+
+
+async def started() -> None:
+    """A coroutine."""
+
+
+COROUTINE = started()
+COROUTINE.close()
+ENVS = {
+    "class": (CounterEnv, "the class CounterEnv, not an object of it: return CounterEnv()"),
+    "wrapper's class": (wrappers.ClipAction, "return ClipAction(env)"),
+    "nothing": (None, "None: end it with `return env`"),
+    "name": ("Pendulum-v1", "return gymnasium.make('Pendulum-v1')"),
+    "function": (lambda: CounterEnv(), "a function (<lambda>): call it"),
+    "partial": (functools.partial(CounterEnv), "a function (partial): call it"),
+    "coroutine": (COROUTINE, "without async"),
+    "pair": ((CounterEnv(), {}), "a tuple (CounterEnv, dict): return one environment alone"),
+    "list": ([CounterEnv(), CounterEnv()], "as a gymnasium.vector.SyncVectorEnv"),
+    "DummyVecEnv": (
+        kind("DummyVecEnv", type("VecEnv", (), {}), module="stable_baselines3.common.vec_env", action_space=BOX),
+        "a vector environment of Stable-Baselines3: return the environment inside it, and set SAC_ENVS_PER_WORKER",
+    ),
+    "VecEnv by its methods": (kind("Mine", num_envs=1, action_space=BOX, step_async=None), "normalize_observations"),
+    "ParallelEnv": (kind("Mine", type("ParallelEnv", (), {}), action_space=dict), "several agents (PettingZoo, RLlib)"),
+    "AECEnv by its methods": (kind("Mine", agent_iter=iter, action_space=dict), "several agents"),
+    "possible agents": (kind("Mine", possible_agents=["a", "b"], action_space=dict), "and one policy is trained"),
+    "MultiAgentEnv": (kind("Mine", type("MultiAgentEnv", (), {}), action_space=BOX), "write a gymnasium.Env of one"),
+    "dm_env": (DmEnv(), "return tf_agents.environments.dm_control_wrapper.DmControlWrapper(env)"),
+    "EnvPool of dm": (kind("Pool", module="envpool.core.dm_envpool", action_spec=None), 'env_type="gymnasium"'),
+    "functional": (kind("Brax", step=lambda self, state, action: None), "keeps this state as an attribute"),
+    "FuncEnv": (kind("Mine", transition=None, initial=None), "keeps this state as an attribute"),
+    "method": (kind("Mine", action_space=lambda self: BOX, observation_space=BOX), "action_space is a method"),
+    "statistics": (wrappers.NormalizeObservation(CounterEnv()), "TrainParams.normalize_observations = True, whose"),
+    "of rewards, within": (
+        wrappers.TimeLimit(wrappers.NormalizeReward(CounterEnv()), 5),
+        "the wrapper NormalizeReward, of which each worker and each evaluation would have statistics of its own",
+    ),
+    "in lanes": (SyncVectorEnv([lambda: wrappers.NormalizeObservation(CounterEnv())]), "normalize_observations"),
+    "around lanes": (
+        wrappers.vector.NormalizeObservation(SyncVectorEnv([CounterEnv])),
+        "the wrapper NormalizeObservation",
+    ),
+    "in TF-Agents": (
+        suite_gym.load("Pendulum-v1", gym_env_wrappers=[gym.wrappers.NormalizeReward]),
+        "the wrapper NormalizeReward",
+    ),
+    "no bounds": (wrappers.ClipAction(CounterEnv()), "ClipAction, which takes away the bounds"),
+}
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_what_is_no_environment_is_refused_by_its_kind_with_the_way(name: str) -> None:
+    env, told = ENVS[name]
+    findings, specs = check(lambda: env)
+    assert specs is None and len(findings) == 1, findings
+    assert told in findings[0] and findings[0].endswith("(docs/reference/environments.md)")
+
+
+def frozen() -> Any:
+    env = wrappers.NormalizeObservation(CounterEnv())
+    env.update_running_mean = False
+    return env
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        CounterEnv,
+        NumberedEnv,
+        frozen,
+        lambda: SyncVectorEnv([CounterEnv]),
+        lambda: dm_control_wrapper.DmControlWrapper(DmEnv()),
+        lambda: wrappers.RescaleAction(CounterEnv(), -1.0, 1.0),
+        lambda: kind("Monitor", gymnasium.Env, module="stable_baselines3.common.monitor", action_space=BOX),
+    ],
+)
+def test_environments_and_wrappers_that_can_be_trained_in_pass(env: Any) -> None:
+    check_kind(env())
+
+
+# Statistics of a user's own wrappers.
+
+
+class Welford:
+    """Running statistics under names of its own."""
+
+    def __init__(self, **names: str) -> None:
+        self.names = {"count": "n", "mean": "mu", "spread": "M2", **names}
+        vars(self).update(dict.fromkeys(self.names.values(), 0.0))
+
+    def add(self, value: Any) -> None:
+        for name in self.names.values():
+            setattr(self, name, np.asarray(getattr(self, name) + np.sum(value) + 1.0))
+
+
+class OwnNormalize(gymnasium.Wrapper):  # type: ignore[type-arg]
+    """Keeps statistics of its observations."""
+
+    def __init__(self, env: Any, names: Any, *, moves: bool = True) -> None:
+        super().__init__(env)
+        self.rms, self.moves = {"obs": Welford(**names)}, moves
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if self.moves:
+            self.rms["obs"].add(result[0])
+        return result
+
+
+def scaled_rewards() -> Any:
+    statistics = Welford(mean="running_mean", spread="running_var")
+
+    def scale(reward: Any) -> float:
+        statistics.add(reward)
+        return float(reward)
+
+    return wrappers.TransformReward(CounterEnv(), scale)
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        (lambda: OwnNormalize(CounterEnv(), {}), "OwnNormalize.rms.obs holds a running mean and spread"),
+        (lambda: OwnNormalize(CounterEnv(), {"mean": "_sum", "spread": "sum_sq"}), "OwnNormalize.rms.obs"),
+        (lambda: SyncVectorEnv([lambda: OwnNormalize(CounterEnv(), {})]), "OwnNormalize.rms.obs"),
+        (scaled_rewards, "TransformReward.func holds a running mean"),
+        (lambda: OwnNormalize(CounterEnv(), {}, moves=False), ""),
+        (lambda: wrappers.RecordEpisodeStatistics(CounterEnv()), ""),
+        (lambda: gymnasium.make("Pendulum-v1"), ""),
+    ],
+)
+def test_running_statistics_of_a_users_own_are_told_by_name(env: Any, name: str) -> None:
+    notes = [note for note in report(env)[0].texts("note") if "running mean" in note]
+    assert len(notes) == bool(name) and all(note.startswith(name) for note in notes)
+    assert not name or "set TrainParams.normalize_observations or normalize_rewards to True" in notes[0]
+
+
+def test_wrappers_that_cost_much_are_told() -> None:
+    (note,) = report(lambda: wrappers.FrameStackObservation(CounterEnv(), 4))[0].texts("note")
+    assert note.startswith("the wrapper FrameStackObservation stores each frame once for each stack")
