@@ -15,7 +15,10 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 from tfagents_system.machine import processes
 from tfagents_system.role import COLLECT_STREAM, EVAL_STREAM
+from tfagents_system.transport.segments import Layout
+from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.episode_runner import EpisodeRunner
+from tfagents_system.worker.rollout import Rollout, SegmentBuilder
 from tfagents_system.workers import MemoryLimit, Place, TooLargeError, WorkerEnvironments
 
 COLLECT, EVAL = Place(False, 0), Place(True, 0)
@@ -180,6 +183,45 @@ def test_an_episode_that_ends_forgives_those_before_in_its_own_place_only() -> N
         with pytest.raises(EnvironmentFault):
             environments.replace(place, fault())
     assert environments.faults == 13
+
+
+class Breaks(NumberedEnv):
+    """Fails in a step of every episode."""
+
+    at = 3
+
+    def _step(self, action: Any) -> Any:
+        time_step = super()._step(action)
+        if self._step_of_episode == self.at:
+            raise FloatingPointError("the solver has diverged")
+        return time_step
+
+
+@pytest.mark.parametrize("place", [COLLECT, EVAL])
+@pytest.mark.parametrize("by", ["steps", "episodes"])
+def test_a_policy_that_breaks_every_episode_never_ends_the_worker(
+    monkeypatch: pytest.MonkeyPatch, place: Place, by: str
+) -> None:
+    class Fragile(Params):
+        def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
+            return Breaks()
+
+    environments, segments = make(Fragile()), list[Any]()
+    envs = environments.evaluation if place.is_eval else environments.collect
+    layout = Layout.from_specs(envs[0].observation_spec(), envs[0].action_spec())
+    rollout = Rollout(
+        envs,
+        RandomActor(envs[0].action_spec(), np.random.default_rng(0)),
+        new_builder=None if place.is_eval else lambda: SegmentBuilder(layout, 50, segments.append),
+        on_fault=lambda env, fault: environments.replace(Place(place.is_eval, env), fault),
+    )
+    episodes = rollout.episodes(7) if by == "episodes" else rollout.steps(14)
+    assert [(episode.length, episode.has_failed) for episode in episodes[:6]] == [(2, True)] * 6
+    assert environments.faults >= 6
+    if not place.is_eval:
+        monkeypatch.setattr(Breaks, "at", 1)
+        with pytest.raises(EnvironmentFault, match="diverged"):  # Such a simulator may be broken for good.
+            rollout.episodes(7)
 
 
 def test_what_building_anew_raises_counts_as_well() -> None:

@@ -49,7 +49,7 @@ class WorkerEnvironments:
     """All environments of one worker.
 
     A fault costs the episode that it happens in: the environment is closed, built again with another seed, and gets
-    the curriculum's values. Three in a row in one place, without an episode that came to its end, are the caller's.
+    the curriculum's values. Three in a row in one place, without an episode that counts, are the caller's.
 
     An environment that acts in real time is the only one: it is evaluated in, too, and `evaluation` is `collect`. What
     an evaluation sets there is set back before the next episode that is collected; what only training sets stays.
@@ -210,7 +210,7 @@ class WorkerEnvironments:
           EnvironmentFault: It was the third in a row.
         """
         own, envs = self._own(place), self.evaluation if place.is_eval else self.collect
-        if envs[place.number].episodes_ended:
+        if envs[place.number].episodes_ended or fault.counts:
             self._in_a_row[own] = 0
         while True:
             self._note(place, fault)

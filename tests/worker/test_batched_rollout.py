@@ -252,12 +252,12 @@ def test_after_a_fault_the_whole_vector_is_replaced_and_the_steps_before_it_are_
         ours.rollout.steps(60)
         assert sum(segment.num_steps for segment in ours.segments) == 60
     else:
-        assert [episode.length for episode in ours.rollout.episodes(8)] == [6] * 8
+        assert [episode.length for episode in ours.rollout.episodes(8)] == [6] * 3 + [2] * 3 + [6] * 2
     ((env, text),) = faults
     at = 9 + (mode is AutoresetMode.NEXT_STEP)
     assert env == 0 and f"step {at} of its 3 lanes: ZeroDivisionError: the motor is off" in text
-    broken = [s for s in ours.segments if not s.ends_episode and s.num_steps == 2]
-    assert len(broken) == 3 and all(s.discount.tolist() == [1.0, 1.0] for s in broken), "cut short, not terminated"
+    broken = [s for s in ours.segments if s.ends_episode and s.num_steps == 2]
+    assert len(broken) == 3 and all(s.discount.tolist() == [1.0, 1.0] for s in broken), "truncated, not terminated"
     assert [s.end_of_iteration for s in ours.segments].count(True) == 1 and ours.segments[-1].end_of_iteration
 
 
@@ -274,7 +274,7 @@ def test_an_evaluation_counts_each_episode_that_it_began_with_its_return_up_to_a
     def on_fault(env, fault):
         envs[env] = envs_of(None)[env]
 
-    episodes = Rollout(envs, Actor(), on_fault=on_fault, counts_faults=True).episodes(5)
+    episodes = Rollout(envs, Actor(), on_fault=on_fault).episodes(5)
     three, whole = 0.5 * (1 + 2 + 3), 0.5 * (1 + 2 + 3 + 4 + 5 + 6)
     failed = [(three, 3, True)] * (3 if is_vector else 1)
     found = [(episode.episode_return, episode.length, episode.has_failed) for episode in episodes]

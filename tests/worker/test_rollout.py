@@ -255,8 +255,10 @@ def collect(tmp_path, lengths, count, wrong, on_fault=True):
 def test_no_step_of_a_fault_or_after_it_reaches_the_ring_and_the_iteration_is_whole(tmp_path, lengths, what):
     worker, episodes, faults = collect(tmp_path, lengths, 6, {(0, 1, 3): WRONG[what]})
     assert faults == [(0, 2, 3)], "the second episode of environment 0, in its third step"
-    assert sorted({episode.length for episode in episodes}) == sorted(set(lengths))
-    assert len(episodes) == 6, "as many whole episodes as were asked for"
+    (failed,) = [episode for episode in episodes if episode.has_failed]
+    assert (failed.length, failed.episode_return) == (2, 1.0 + 2.0), "up to the fault, which counts"
+    assert {episode.length for episode in episodes if not episode.has_failed} == set(lengths)
+    assert len(episodes) == 6, "as many episodes as were asked for"
     ended = [segment.end_of_iteration for segment in worker.segments]
     assert ended == [False] * (len(ended) - 1) + [True], "which the last of them ends"
     assert sum(segment.ends_episode for segment in worker.segments) == 6
@@ -268,20 +270,31 @@ def test_no_step_of_a_fault_or_after_it_reaches_the_ring_and_the_iteration_is_wh
     np.testing.assert_array_equal(reward, after[:, 2])
     of_env_0 = observation[observation[:, 0] == 0]
     assert [int(step) for _, episode, step in of_env_0 if episode == 1] == [0, 1], "the two true steps before it"
-    (piece,) = [s for s in worker.segments if s.starts_episode and not s.ends_episode and s.reward.size == 2]
-    assert piece.discount.tolist() == [1.0, 1.0], "cut short, not terminated"
+    (piece,) = [s for s in worker.segments if s.starts_episode and s.ends_episode and s.reward.size == 2]
+    assert piece.discount.tolist() == [1.0, 1.0], "truncated, not terminated"
     assert worker.ring.worker(0).iteration_done == 7
-    assert worker.ring.env_steps == len(transitions) == sum(episode.length for episode in episodes) + 2
+    assert worker.ring.env_steps == len(transitions) == sum(episode.length for episode in episodes)
 
 
 def test_faults_in_the_reset_in_the_first_step_in_the_last_one_and_in_several_at_once(tmp_path):
     wrong = {(0, 0, 0): raises, (0, 1, 1): raises, (0, 2, 4): raises, (1, 0, 1): raises, (2, 0, 1): raises}
     worker, episodes, faults = collect(tmp_path, (4, 4, 4), 6, wrong)
     assert sorted(faults) == [(0, 1, 0), (0, 1, 1), (0, 1, 4), (1, 1, 1), (2, 1, 1)]
-    assert len(episodes) == 6 and all(episode.length == 4 for episode in episodes)
+    assert [episode.length for episode in episodes if episode.has_failed] == [3], "without a step none counts"
+    assert len(episodes) == 6 and [episode.length for episode in episodes].count(4) == 5
     assert [segment.end_of_iteration for segment in worker.segments].count(True) == 1
     assert worker.segments[-1].end_of_iteration
-    assert len(worker.transitions()) == 6 * 4 + 3, "three true steps before the last step of an episode failed"
+    assert len(worker.transitions()) == 5 * 4 + 3
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_where_every_episode_ends_with_a_fault_an_iteration_comes_to_its_end(tmp_path, lanes):
+    wrong = {(env, episode, 3): raises for env in range(lanes) for episode in range(9)}
+    worker, episodes, faults = collect(tmp_path, (4,) * lanes, 6, wrong)
+    assert [(episode.length, episode.has_failed) for episode in episodes] == [(2, True)] * 6
+    assert len(faults) == 6 and worker.ring.env_steps == 12
+    ended = [segment.end_of_iteration for segment in worker.segments]
+    assert ended == [False] * 5 + [True] and worker.ring.worker(0).iteration_done == 7
 
 
 def test_environments_beside_a_fault_are_stepped_with_the_actions_chosen_for_them():

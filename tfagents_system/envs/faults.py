@@ -30,7 +30,12 @@ class EnvironmentFault(Exception):
       error: What was raised.
       name: Which environment of the worker.
       where: What failed, if it was neither step nor reset.
+
+    Attributes:
+      counts: The episode that it ended counts, so that a policy may bring about as many faults as it likes.
     """
+
+    counts = False
 
     def __init__(
         self,

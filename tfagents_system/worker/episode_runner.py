@@ -260,7 +260,6 @@ class EpisodeRunner:
             on_episode=on_episode,
             on_start=begin_episode,
             on_fault=answer,
-            counts_faults=is_eval,
             times=times,
             new_record=new_record,
         )

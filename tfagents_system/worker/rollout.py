@@ -156,9 +156,8 @@ class Rollout:
       on_episode: Called after each episode; may raise to end all episodes early.
       on_start: Called with an environment's index before it is reset; may replace the environment.
       on_fault: Called when an environment has failed: replaces it, and episodes begin again in the new one, or raises
-        to end all episodes. The steps before the fault have been handed over, as episodes that were cut short; the step
-        that failed is dropped with all its values. None: every fault is raised.
-      counts_faults: An episode of `episodes` that a fault ends counts, with its return up to there.
+        to end all episodes. The steps before the fault have been handed over, as episodes that were truncated, which
+        count; the step that failed is dropped with all its values. None: every fault is raised.
       must_restart: Whether `steps` is to end all episodes of a vector environment, as cut short, and reset it.
       times: Counts the time of policy and simulator.
       new_record: Called with a lane when an episode begins in it: makes what records its steps.
@@ -174,7 +173,6 @@ class Rollout:
     on_episode: Callable[[Episode], None] = lambda episode: None
     on_start: Callable[[int], None] = lambda env: None
     on_fault: Callable[[int, EnvironmentFault], None] | None = None
-    counts_faults: bool = False
     must_restart: Callable[[], bool] = lambda: False
     times: StepTimes = dataclasses.field(default_factory=StepTimes)
     new_record: Callable[[int], EpisodeRecord] | None = None
@@ -199,6 +197,7 @@ class Rollout:
         self._news: StepNews | None = None  # Of the newest step.
         self._faults = dict[int, EnvironmentFault]()
         self._failed = list[Episode]()  # That count.
+        self._missing = 0  # Of `episodes`.
 
     def episodes(self, count: int) -> list[Episode]:
         """Runs exactly `count` episodes, at least 1, from reset to their ends; returns them as they ended.
@@ -209,18 +208,15 @@ class Rollout:
         ended: list[Episode] = []
         with self._handing_over():
             self._give_up()
-            while len(ended) < count:
-                self._start(count - len(ended))
+            while (missing := count - len(ended)) > 0:
+                self._missing = missing
+                self._start(missing)
                 self._advance()
                 over = self._ended_of(self._running)
-                ended += self._hand_over(over, is_last=len(ended) + len(over) == count)
+                ended += self._hand_over(over, is_last=len(over) + len(self._failed) == missing)
                 self._waiting = []
                 self._begin_next(count - len(ended) - len(self._failed))
-                self._answer_faults()
-                failed, self._failed = self._failed, []
-                for episode in failed:  # Not of a fault that ends the worker.
-                    self.on_episode(episode)
-                ended += failed
+                ended += self._answer_faults()
         return ended
 
     def steps(self, count: int, *, goes_on: bool = True) -> list[Episode]:
@@ -244,7 +240,7 @@ class Rollout:
                 ended += self._hand_over(self._ended_of(counted), is_last=not count, goes_on=goes_on)
                 if not self._waiting:
                     self._begin_next(self.num_lanes)
-                self._answer_faults()
+                ended += self._answer_faults()
         return ended
 
     @property
@@ -499,14 +495,20 @@ class Rollout:
     # Faults.
 
     def _fail(self, fault: EnvironmentFault, lane: int = 0) -> None:
-        """An environment has failed; the steps before are handed over."""
+        """An environment has failed; the steps before are handed over, and their episodes count.
+
+        None counts that has collected nothing, as the next one may do likewise, or that has not begun, of other lanes.
+        """
         self._faults.setdefault(lane, fault)
-        if self.counts_faults:
-            self._log_rewards()
-            lanes = self._running if self._lanes.begins_episodes else {lane}.intersection(self._running)
-            failed = [self._logs.episode(other, has_failed=True) for other in lanes]
-            # Other lanes of a vector environment that have not stepped yet begin again.
-            self._failed += [episode for episode in failed if episode.length or not self._lanes.begins_episodes]
+        self._log_rewards()
+        is_vector = self._lanes.begins_episodes
+        for other in list(self._running) if is_vector else {lane}.intersection(self._running):
+            builder, episode = self._builders.get(other), self._logs.episode(other, has_failed=True)
+            if builder.has_unsent_steps if builder is not None else episode.length or not is_vector:
+                fault.counts = True
+                self._failed.append(episode)
+                if builder is not None:
+                    builder.cut(ends_episode=True, end_of_iteration=len(self._failed) == self._missing)
         if self._lanes.begins_episodes:
             self._break_off()
             return
@@ -514,12 +516,17 @@ class Rollout:
         if (builder := self._forget(lane)) is not None:
             builder.cut()
 
-    def _answer_faults(self) -> None:
+    def _answer_faults(self) -> list[Episode]:
+        """Returns the episodes that count; none is told of where a fault ends the worker."""
         while self._faults:
             env, fault = self._faults.popitem()
             if self.on_fault is None:
                 raise fault
             self.on_fault(env, fault)
+        failed, self._failed = self._failed, []
+        for episode in failed:
+            self.on_episode(episode)
+        return failed
 
 
 # Segments.
