@@ -115,6 +115,11 @@ def device() -> Any:
         (Functions.OverAllGoals, {}, "compute_reward of 24 goals at once gives other values"),
         (Functions.TerminatesTogether, {}, "compute_terminated of 24 goals at once gives other values"),
         (Functions.Raises, {}, r"compute_reward .* failed for 12 goals, info {}: KeyError: 'distance' \(test_spec_ch"),
+        (
+            Functions.Raises,
+            {},
+            r"put what it needs beside goals, as an effort, into achieved_goal, with 0 in desired_g",
+        ),
         (Functions.SaysNothing, {}, "compute_terminated .* must return a truth value .* found None, or"),
         (Functions.TwoDoubled, {}, "step 1 gave the reward -2, and compute_reward of its goals, with info {}, -1: let"),
         (device, {"num_eval_episodes": 0}, "does not work with an environment that acts in real time"),

@@ -392,7 +392,7 @@ def test_a_log_takes_one_number_of_any_type_and_tells_once_of_what_is_none(monke
         logs.add_infos([({"log/x": value, "success": np.array([True])}, 0), ({"log/x": value, "success": value}, 0)])
         assert (logs.episode(0).logs, logs.episode(0).success) == ({}, True), "what is no truth value says nothing"
     assert len(lines) == 5 * 2, "of each key once"
-    assert lines[0] == "info['log/x'] is 'landing': it is left out, as training metrics take one finite number a step"
+    assert lines[0] == "info['log/x'] is 'landing', and not one finite number: it is left out of metrics"
 
 
 def test_a_log_takes_what_is_meant_of_each_lane():

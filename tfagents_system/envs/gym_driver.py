@@ -39,8 +39,7 @@ OBSERVATION, ACHIEVED, DESIRED = "observation", "achieved_goal", "desired_goal"
 REWARD, TERMINATED = "compute_reward", "compute_terminated"
 FUNCTIONS = (REWARD, TERMINATED)
 WITHOUT_INFO = (
-    "It is called for other goals than the step's, without its info: what it needs beside goals, such as the effort of "
-    "the step, becomes a further number of achieved_goal, with a 0 in desired_goal"
+    "It gets no info: put what it needs beside goals, as an effort, into achieved_goal, with 0 in desired_goal"
 )
 
 # (observation, reward, discount, is the episode over, info)
@@ -352,7 +351,7 @@ def _takes_seed(function: Callable[..., Any]) -> bool | None:
 
 
 def one_number(value: Any) -> float | None:
-    """A number of any type: also an array, a tensor or a list of one, a fraction, a truth value; None: it is none."""
+    """A number, also as an array, a tensor or a list of one, as a fraction or a truth value; None: it is none."""
     try:
         (value,) = value if isinstance(value, (list, tuple)) else (value,)
         return float(value.item() if hasattr(value, "item") else value)
@@ -532,7 +531,5 @@ class GoalFunctions:
         except EnvironmentDiedError:
             raise  # Another start of this process has another one.
         except Exception as error:
-            raise UserError(
-                f"{name} of the environment failed for {len(achieved)} goals, info {{}}: {describe_error(error)}. "
-                f"{WITHOUT_INFO}"
-            ) from error
+            what = f"{name} of the environment failed for {len(achieved)} goals, info {{}}: {describe_error(error)}"
+            raise UserError(f"{what}. {WITHOUT_INFO}") from error

@@ -49,9 +49,8 @@ def _no_object(env: Any) -> str:
         return f"a {name} ({parts}): return one environment alone, or several as a gymnasium.vector.SyncVectorEnv"
     if inspect.isawaitable(env) or inspect.isgenerator(env):
         return f"a {name}: write env_ctor with `return`, without async and yield"
-    if callable(env) and not hasattr(env, "reset"):
-        return f"a function ({name}): call it, and return the environment that it builds"
-    return ""
+    is_function = callable(env) and not hasattr(env, "reset")
+    return f"a function ({name}): call it, and return the environment that it builds" if is_function else ""
 
 
 def _other_kind(env: Any) -> str:
@@ -68,17 +67,15 @@ def _other_kind(env: Any) -> str:
         )
     if names & {"ParallelEnv", "AECEnv", "MultiAgentEnv"} or has & {"possible_agents", "agent_iter"}:
         return (
-            f"{what}an environment of several agents (PettingZoo, RLlib), and one policy is trained: write a "
-            "gymnasium.Env of one agent, with the others as part of it, or one that joins their observations and "
-            "actions in one Box each"
+            f"{what}an environment of several agents (PettingZoo, RLlib), and one policy is trained: write a gymnasium."
+            "Env of one agent, with the others as part of it, or one that joins their observations and actions"
         )
     if "dm_env" in names or ("action_spec" in has and "action_space" not in has):
         way = "tf_agents.environments.dm_control_wrapper.DmControlWrapper(env)"
         way = 'envpool.make(..., env_type="gymnasium")' if "envpool" in names else way
         return f"{what}an environment of dm_env (dm_control): return {way}"
-    with contextlib.suppress(TypeError, ValueError):  # Of a compiled class.
-        arguments = set(inspect.signature(env.step).parameters) if hasattr(env, "step") else set()
-        if "transition" in has or arguments & _STATES:
+    with contextlib.suppress(AttributeError, TypeError, ValueError):  # Of a compiled class.
+        if "transition" in has or _STATES & set(inspect.signature(env.step).parameters):
             return (
                 f"{what}whose step takes and returns its state (Brax, MJX, gymnax, FuncEnv): write a gymnasium.Env "
                 "that keeps this state as an attribute and returns NumPy arrays"
@@ -89,15 +86,14 @@ def _other_kind(env: Any) -> str:
 
 def _wrong_wrapper(env: Any) -> str:
     for layer in layers_within(env):
-        libraries = ("gym", "gymnasium")
-        kinds = {cls.__name__ for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] in libraries}
+        modules = {cls.__name__: cls.__module__.partition(".")[0] for cls in type(layer).__mro__}
+        kinds = {name for name, module in modules.items() if module in ("gym", "gymnasium")}
         for kind in kinds & _NORMALIZERS.keys():
             if getattr(layer, "update_running_mean", True):
                 return (
                     f"an environment in the wrapper {kind}, of which each worker and each evaluation would have "
                     f"statistics of its own: remove it, and set TrainParams.{_NORMALIZERS[kind]} = True, whose "
-                    "statistics are one and go with the policy; or give it known ones and set its update_running_mean "
-                    "to False"
+                    "statistics go with the policy; or give it known ones, and set update_running_mean = False"
                 )
         if "ClipAction" in kinds and not np.isfinite(getattr(env.action_space, "low", 0.0)).all():
             return "an environment in the wrapper ClipAction, which takes away the bounds that actions keep: remove it"

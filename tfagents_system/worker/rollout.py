@@ -94,33 +94,29 @@ class EpisodeLogs:
 
     def _add_of_lane(self, key: str, value: Any, lane: int) -> None:
         number = one_number(value)
-        if number is None or not math.isfinite(number):
-            _tell(key, value)
-        elif key in SUCCESS_KEYS:
-            self._success[lane] = bool(number)
-        else:
-            self._sums[key][:, lane] += number, 1.0
+        if number is not None and math.isfinite(number):
+            if key in SUCCESS_KEYS:
+                self._success[lane] = bool(number)
+            else:
+                self._sums[key][:, lane] += number, 1.0
+        elif key not in _told_of:
+            _told_of.add(key)
+            logging.warning("info[%r] is %s, and not one finite number: it is left out of metrics", key, shown(value))
 
     def _add_of_lanes(self, key: str, values: np.ndarray, masks: Iterable[Any]) -> None:
         is_meant = np.ones(self._return.shape, bool)
         for mask in masks:
             if mask is not None:
                 is_meant &= np.asarray(mask, bool)
-        if values.ndim == 0:
-            values = np.full(is_meant.shape, values)  # One for all lanes.
-        if not len(values) == values.size == len(is_meant):
-            _tell(key, values)
-            return
-        values = values.reshape(is_meant.shape)
-        if values.dtype.kind not in "iufb":
-            values = np.array([math.nan if (number := one_number(one)) is None else number for one in values])
-        is_known = is_meant & np.isfinite(values)
-        if not is_known[is_meant].all():
-            _tell(key, values[is_meant & ~is_known][0])
-        if key in SUCCESS_KEYS:
-            np.copyto(self._success, values.astype(bool), where=is_known)
+        if values.shape[:1] != is_meant.shape:  # One for all lanes.
+            values = np.broadcast_to(values, (*is_meant.shape, *values.shape))
+        if values.ndim > 1 or values.dtype.kind not in "iufb" or not np.isfinite(values[is_meant]).all():
+            for lane in np.flatnonzero(is_meant).tolist():
+                self._add_of_lane(key, values[lane], lane)
+        elif key in SUCCESS_KEYS:
+            np.copyto(self._success, values.astype(bool), where=is_meant)
         else:
-            self._sums[key] += np.where(is_known, (values, np.ones_like(values)), 0.0)
+            self._sums[key] += np.where(is_meant, (values, np.ones_like(values)), 0.0)
 
     def episode(self, lane: int, *, has_failed: bool = False) -> Episode:
         """The lane's episode, which has ended."""
@@ -128,14 +124,6 @@ class EpisodeLogs:
         means = {name: total / count for name, (total, count) in sums.items() if count}
         success = None if np.isnan(self._success[lane]) else bool(self._success[lane])
         return Episode(float(self._return[lane]), int(self._length[lane]), success, means, has_failed)
-
-
-def _tell(key: str, value: Any) -> None:
-    """Warns of what is left out, once a key."""
-    if key not in _told_of:
-        _told_of.add(key)
-        words = "it is left out, as training metrics take one finite number a step"
-        logging.warning("info[%r] is %s: %s", key, shown(value), words)
 
 
 @dataclasses.dataclass(eq=False)
@@ -495,10 +483,7 @@ class Rollout:
     # Faults.
 
     def _fail(self, fault: EnvironmentFault, lane: int = 0) -> None:
-        """An environment has failed; the steps before are handed over, and their episodes count.
-
-        None counts that has collected nothing, as the next one may do likewise, or that has not begun, of other lanes.
-        """
+        """An environment has failed; the steps before are handed over; episodes that have some count."""
         self._faults.setdefault(lane, fault)
         self._log_rewards()
         is_vector = self._lanes.begins_episodes
