@@ -187,7 +187,7 @@ class Hyperparameters:
     """log(alpha) before the first update; of a run that has begun it changes where `learn_entropy_coef` is False."""
     target_entropy: Annotated[Number | None, "nats", When("learn_entropy_coef"), _OF_ACTORS] = None
     """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action), and of n discrete
-    actions 0.98 log(n)."""
+    actions 0.98 log(n); with a mask n of each state are the legal ones."""
     batch_size: Annotated[Count, "samples", MayChange] = 256
     """Size of a minibatch, in transitions, or in sequences where `recurrent`."""
     matmul_precision: Annotated[

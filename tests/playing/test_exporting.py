@@ -65,17 +65,21 @@ def choosing(spec, frame_stack=1, **attributes):
     agent = agent_of(FakeParams, stacked, tensor_spec.from_spec(TABLE.spec), **attributes)
     assign_weights(named_variables(agent.collect_policy), as_after_training(agent, seed=2))
     network, seen = agent.acting.network, random_observations(agent.policy, 100, np.random.default_rng(5))
-    scores = network.acting_values(tf.nest.map_structure(tf.constant, seen))
+    scores = network._acting_values(tf.nest.map_structure(tf.constant, seen))
     network.last_layers[-1].bias.assign_sub(tf.reduce_mean(scores, axis=0))
     return of_single_frames(agent.policy, frame_stack)
 
 
+MASKED = {"action_mask": tf.TensorSpec((4,), tf.uint8), "x": VECTOR}
 PIXELS = {"pixels": tf.TensorSpec((2, 3), tf.uint8), "x": VECTOR}
 KINDS = {
     "recurrent": lambda: source_of(trained(NEST, recurrent=True, normalize_observations=True).policy, NEST),
     "iqn": lambda: source_of(choosing(PIXELS, algorithm="iqn", normalize_observations=True), PIXELS, TABLE),
+    "dqn, masked": lambda: source_of(choosing(MASKED, algorithm="dqn", normalize_observations=True), MASKED, TABLE),
     "iqn, stacked": lambda: source_of(choosing(VECTOR, {"observation": 3}, algorithm="iqn"), VECTOR, TABLE),
 }
+
+INTERPRETED = ("recurrent", "iqn", "dqn, masked")
 
 
 @functools.cache
@@ -85,7 +89,10 @@ def source_named(kind):
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [*((kind, "numpy") for kind in KINDS), *((k, name) for k in ("recurrent", "iqn") for name in ("tflite", "onnx"))],
+    [
+        *((kind, "numpy") for kind in KINDS),
+        *((k, name) for k in ("recurrent", "iqn", "dqn, masked") for name in ("tflite", "onnx")),
+    ],
 )
 def test_each_format_acts_as_the_checkpoint_and_says_what_it_holds(kind, name, tmp_path):
     if name == "onnx":

@@ -19,6 +19,7 @@ from tfagents_system.agents.networks import (
     ScorePolicy,
     best,
     build_value_network,
+    of_legal,
 )
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -138,7 +139,7 @@ class Dqn(ValueLearner):
         self.double_q = bool(algorithms.value(params, "double_q"))
 
     def critic_loss(self, sample: Sample, noise: Noise, training: bool) -> CriticLoss:
-        """Huber's loss of y - Q(s, a), y = r + g * Q_target(s', a'), a' the best action of the online network.
+        """Huber's loss of y - Q(s, a), y = r + g * Q_target(s', a'), a' the best legal action of the online network.
 
         If not `double_q`, a' is the target's best.
         """
@@ -146,7 +147,7 @@ class Dqn(ValueLearner):
         values, _ = critic(sample.observation, training=training)
         next_values, _ = target(sample.next_observation)
         choosing = critic(sample.next_observation)[0] if self.double_q else next_values
-        next_value = of_actions(next_values, best(choosing))
+        next_value = of_actions(next_values, best(of_legal(choosing, sample.next_observation)))
         td_target = tf.stop_gradient(sample.reward + sample.bootstrap * next_value)
         q = of_actions(values, sample.action)
         return CriticLoss(huber(td_target - q), q, tf.abs(td_target - tf.stop_gradient(q)))

@@ -18,7 +18,7 @@ from tf_agents.utils import nest_utils
 
 from tfagents_system.agents.layers import as_vector, layer_norm
 from tfagents_system.agents.minibatch import Drawing, Views
-from tfagents_system.envs.history import is_image, seen_by_actor
+from tfagents_system.envs.history import is_image, seen_by_actor, without_mask
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 _KERNEL, _FIRST_STRIDE = 3, 2  # DrQ-v2's.
@@ -246,7 +246,8 @@ def is_plain_vector(observation_spec: Any) -> bool:
 
 
 def build_encoder(params: TrainParamsBase, observation_spec: Any) -> network.Network:
-    """From any observation to one tensor `[B, n]`, with new layers for each network."""
+    """From any observation, its mask of actions left out, to one tensor `[B, n]`, with new layers for each network."""
+    observation_spec = without_mask(observation_spec)
     combiner = params.preprocessing_combiner
     if combiner is not None and not isinstance(combiner, tf.keras.layers.Layer):
         combiner = combiner()

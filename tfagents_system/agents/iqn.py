@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.dqn import FRACTIONS, TARGET_FRACTIONS, CriticLoss, Dqn, Sample, of_actions
 from tfagents_system.agents.minibatch import Drawing, Noise
-from tfagents_system.agents.networks import best
+from tfagents_system.agents.networks import best, of_legal
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -31,14 +31,14 @@ class Iqn(Dqn):
     def critic_loss(self, sample: Sample, noise: Noise, training: bool) -> CriticLoss:
         """Quantiles theta_i at N drawn fractions tau_i learn the targets y_j = r + g * Z_target(s', a') at N others.
 
-        a' has the highest mean quantile of the online network; if not `double_q`, of the target.
+        a', of the legal ones, has the highest mean quantile of the online network; if not `double_q`, of the target.
         """
         (critic,), (target,) = self.critics, self.targets
         batch_size = sample.reward.shape[0]
         tau, next_tau = (self.fractions(noise, purpose, batch_size) for purpose in (FRACTIONS, TARGET_FRACTIONS))
         next_quantiles, _ = target(sample.next_observation, tau=next_tau)
         choosing = critic(sample.next_observation, tau=next_tau)[0] if self.double_q else next_quantiles
-        next_actions = best(tf.reduce_mean(choosing, axis=1))
+        next_actions = best(of_legal(tf.reduce_mean(choosing, axis=1), sample.next_observation))
         next_values = of_actions(next_quantiles, next_actions)
         td_targets = tf.stop_gradient(sample.reward[:, None] + sample.bootstrap[:, None] * next_values)
         quantiles = of_actions(critic(sample.observation, training=training, tau=tau)[0], sample.action)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,8 @@ from tfagents_system.agents.layers import (
 from tfagents_system.agents.minibatch import UnsupportedActorError, mean_and_std
 from tfagents_system.agents.normalization import ObservationNormalization, set_sources
 from tfagents_system.checks.schedules import initial_value
-from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor
+from tfagents_system.envs.gym_driver import ACTION_MASK
+from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor, without_mask
 from tfagents_system.errors import UserError, shown
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -108,7 +109,7 @@ class Body(tf.keras.layers.Layer):
         if self.images is not None:
             observation, _ = self.images(observation)
         if self.encoder is not None:
-            observation, _ = self.encoder(observation, step_type=step_type, training=training)
+            observation, _ = self.encoder(without_mask(observation), step_type=step_type, training=training)
         values = tf.concat([as_vector(squash.flatten(leaf)) for leaf in tf.nest.flatten((observation, action))], -1)
         if self.lstm is not None:
             is_first = tf.equal(step_type, ts.StepType.FIRST)
@@ -381,10 +382,13 @@ class ValueNetwork(network.Network):
         return tf.reshape(values, [-1, tau.shape[1], values.shape[-1]]), network_state
 
     def acting_values(self, observation: Any) -> tf.Tensor:
-        """What actions are chosen by, `[B, num_actions]`: with quantiles the mean of those at the fixed fractions.
+        """What actions are chosen by, see `of_legal`, `[B, num_actions]`: with quantiles the mean of the fixed ones.
 
         The last layers are linear: the mean is taken in front of them, which spares most of their work.
         """
+        return of_legal(self._acting_values(observation), observation)
+
+    def _acting_values(self, observation: Any) -> tf.Tensor:
         features, _ = self.body((observation, ()))
         if self.embedding is None:
             return self._last(self._heads(features))
@@ -513,6 +517,21 @@ class ExploringPolicy(ScorePolicy):
 
     def _variables(self) -> list[tf.Variable]:
         return [*self.network.variables, *self.rates.values()]
+
+
+def legal_actions(observation: Any) -> tf.Tensor | None:
+    """The mask of actions in an observation, `[B, num_actions]` bool; None where it has none."""
+    has_mask = isinstance(observation, Mapping) and ACTION_MASK in observation
+    return tf.cast(observation[ACTION_MASK], tf.bool) if has_mask else None
+
+
+def of_legal(scores: tf.Tensor, observation: Any) -> tf.Tensor:
+    """Scores `[B, num_actions]`, the lowest float for actions that the observation's mask rules out.
+
+    The mask only rules out actions (Huang and Ontanon, arXiv 2006.14171): networks do not see it.
+    """
+    legal = legal_actions(observation)
+    return scores if legal is None else tf.where(legal, scores, scores.dtype.min)
 
 
 def best(scores: tf.Tensor) -> tf.Tensor:

@@ -12,6 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfagents_system.agents.encoder import Convolution, is_features, is_picture
+from tfagents_system.envs.gym_driver import ACTION_MASK
+from tfagents_system.envs.history import leaf_names
 
 MAX_NORMALIZED = 10.0  # In standard deviations; larger values are clipped.
 VARIANCE_EPSILON = 1e-8
@@ -57,11 +59,13 @@ class ObservationNormalization(tf.keras.layers.Layer):
     def __init__(self, observation_spec: Any, convolutions: Sequence[Convolution], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         specs = tf.nest.flatten(observation_spec)
-        # Neither pixels, whose range is known, nor their features, which go to a trunk with its own normalisation.
+        names = leaf_names(observation_spec)
+        # Neither pixels, whose range is known, nor their features, which go to a trunk with its own normalisation; nor
+        # a mask of actions, which no network sees.
         self.leaves = [
             RunningNormalization(k)
             for k, spec in enumerate(specs)
-            if not is_picture(spec, convolutions) and not is_features(spec)
+            if not is_picture(spec, convolutions) and not is_features(spec) and names[k] != ACTION_MASK
         ]
         for layer in self.leaves:
             layer.build(specs[layer.leaf].shape)

@@ -11,7 +11,7 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.agents.agent import Acting
 from tfagents_system.agents.dqn import CriticLoss, Sample, ValueLearner, of_actions
 from tfagents_system.agents.minibatch import Noise
-from tfagents_system.agents.networks import SamplingPolicy, ScorePolicy, build_value_network
+from tfagents_system.agents.networks import SamplingPolicy, ScorePolicy, build_value_network, legal_actions, of_legal
 from tfagents_system.agents.normalization import set_sources
 from tfagents_system.agents.sac import lowest, mean
 from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor
@@ -19,10 +19,15 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 _NUM_CRITICS = 2
 _SHARE_OF_MOST_ENTROPY = 0.98  # The paper's section 5: of log(n), that of equal probabilities.
+_LEAST_LOG_PI = -1e9  # Of illegal actions: pi log(pi) is 0, not NaN, whatever alpha is.
 
 
 class SacDiscrete(ValueLearner):
-    """Two critics of the values of all actions, and an actor of their probabilities."""
+    """Two critics of the values of all actions, and an actor of their probabilities.
+
+    With a mask all sums are over the n(s) legal actions, and unless `target_entropy` is set, each state has a target
+    of its own: 0.98 log n(s). The paper's 0.98 log(n) could not be reached where few actions are legal.
+    """
 
     @staticmethod
     def build_acting(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any) -> Acting:
@@ -39,6 +44,7 @@ class SacDiscrete(ValueLearner):
         super().__init__(params, specs, train_step, acting, critics)
         self.learn_actor(params)
         self._actor_observations = params.actor_observations
+        self._has_own_target = params.target_entropy is not None
         most_entropy, wanted = math.log(action_spec.maximum + 1), params.target_entropy
         self.target_entropy = _SHARE_OF_MOST_ENTROPY * most_entropy if wanted is None else float(wanted)
 
@@ -63,7 +69,11 @@ class SacDiscrete(ValueLearner):
 
     def alpha_loss(self, sample: Sample, log_pi: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Equation 11 with log(alpha) in alpha's place; and its gradient, the entropy minus its target."""
-        missing = tf.stop_gradient(-tf.reduce_sum(tf.exp(log_pi) * log_pi, axis=-1) - self.target_entropy)
+        target, legal = self.target_entropy, legal_actions(sample.observation)
+        if legal is not None and not self._has_own_target:
+            counts = tf.reduce_sum(tf.cast(legal, tf.float32), axis=-1)
+            target = _SHARE_OF_MOST_ENTROPY * tf.math.log(tf.maximum(counts, 1.0))
+        missing = tf.stop_gradient(-tf.reduce_sum(tf.exp(log_pi) * log_pi, axis=-1) - target)
         gradient = sample.mean(missing)
         return self.log_alpha * gradient, gradient
 
@@ -84,4 +94,6 @@ class SacDiscrete(ValueLearner):
 
     def _log_pi(self, observation: Any, training: bool = False) -> tf.Tensor:
         """`[B, n]`."""
-        return tf.nn.log_softmax(self.actor(seen_by_actor(observation, self._actor_observations), training=training)[0])
+        logits = self.actor(seen_by_actor(observation, self._actor_observations), training=training)[0]
+        log_pi = tf.nn.log_softmax(of_legal(logits, observation))
+        return log_pi if legal_actions(observation) is None else tf.maximum(log_pi, _LEAST_LOG_PI)

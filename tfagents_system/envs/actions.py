@@ -18,7 +18,8 @@ import tree
 from numpy.core.umath import clip  # type: ignore[attr-defined]
 from tf_agents.specs import array_spec, tensor_spec
 
-from tfagents_system.envs.history import ACTION_HISTORY, OBSERVATION
+from tfagents_system.envs.gym_driver import ACTION_MASK
+from tfagents_system.envs.history import ACTION_HISTORY, OBSERVATION, leaf_names
 from tfagents_system.errors import UserError
 
 MAX_ACTIONS = 4096
@@ -180,6 +181,30 @@ def actions_of(environment_action_spec: Any, table: Sequence[Sequence[float]] | 
             for spec, shape in zip(leaves, shapes, strict=True)
         ]
     return tree.unflatten_as(specs, made)
+
+
+def mask_leaf(observation: Any, action_spec: Any) -> int | None:
+    """The number of the mask of n actions, `[n]`, among the leaves of an observation or its spec; None without one.
+
+    Args:
+      action_spec: The agent's.
+    """
+    mask = observation.get(ACTION_MASK) if isinstance(observation, Mapping) else None
+    if mask is None or tree.is_nested(action_spec) or not is_discrete(action_spec):
+        return None
+    is_of_them = tuple(getattr(mask, "shape", ())) == (int(action_spec.maximum) + 1,)
+    return leaf_names(observation).index(ACTION_MASK) if is_of_them else None
+
+
+def random_legal(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Uniformly drawn legal actions by masks `[..., n]`: `[...]` int32; 0 where none is legal."""
+    return np.where(mask, rng.random(mask.shape), -1.0).argmax(axis=-1).astype(np.int32)
+
+
+def first_legal(actions: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    """Actions `[N]`, by masks `[N, n]` the first legal one in place of each that is not."""
+    is_legal = np.take_along_axis(masks, actions[:, None], axis=1)[:, 0]
+    return np.where(is_legal, actions, masks.argmax(axis=1)).astype(np.int32)
 
 
 def random_actions(spec: Any, rng: np.random.Generator, *lanes: int) -> np.ndarray:

@@ -42,6 +42,10 @@ WITHOUT_INFO = (
     "It gets no info: put what it needs beside goals, as an effort, into achieved_goal, with 0 in desired_goal"
 )
 
+# Which of n actions are legal: a part of the observation (RLlib, PettingZoo), or of info (Gymnasium's Taxi-v3).
+ACTION_MASK = "action_mask"
+MASK_LEAF = f"{OBSERVATION}/{ACTION_MASK}"  # Name of its spec.
+
 # (observation, reward, discount, is the episode over, info)
 StepResult = tuple[Any, Any, float, bool, Any]
 
@@ -184,31 +188,79 @@ class GymBackend(Backend):
         self.user_env = env
         self.observation_spaces, self.action_spaces = map(space_nest, (env.observation_space, env.action_space))
         self._seed_for_reset = None if seed is None else _seed_gym(env, seed)
+        self._first: tuple[Any, Any] | None = None  # What `reset` returns next.
+        self._no_action: np.ndarray | None = None  # A mask; None: info has none that observations get.
+        self._look_for_mask()
 
     def reseed(self, seed: int) -> None:
-        self._seed_for_reset = _seed_gym(self.user_env, seed)
+        self._seed_for_reset, self._first = _seed_gym(self.user_env, seed), None
 
     def reset(self) -> Any:
+        first, self._first = self._first or self._reset(), None
+        return first[0] if self._no_action is None else self._with_mask(*first)
+
+    def _reset(self) -> tuple[Any, Any]:
+        """The first observation of an episode, and its info."""
         seeded = {} if self._seed_for_reset is None else {"seed": self._seed_for_reset}
         self._seed_for_reset = None
         result = self.user_env.reset(**seeded)
-        return result[0] if has_info(self.user_env, result) else result
+        return result if has_info(self.user_env, result) else (result, {})
+
+    def _look_for_mask(self) -> None:
+        """Makes the first reset now, where its info may have a mask of actions: no space tells of that."""
+        layers, spaces, seed = list(self.layers()), self.observation_spaces, self._seed_for_reset
+        is_told = any(callable(getattr(layer, "set_evaluation_episode", None)) for layer in layers)
+        if is_told or device_layer(layers) is not None or not may_have_mask_in_info(self.action_spaces, spaces):
+            return
+        try:
+            self._first = self._reset()
+        except Exception:  # It is raised again, and told, by the first `reset`.
+            self._seed_for_reset = seed
+            return
+        if (mask := self._first[1].get(ACTION_MASK)) is not None:
+            self._no_action = np.zeros(np.shape(mask), np.uint8)
+            space = PlainSpace("Box", np.shape(mask), np.uint8, 0, 1)
+            self.observation_spaces = {**_as_parts(spaces), ACTION_MASK: space}
+
+    def _with_mask(self, observation: Any, info: Any, discount: float = 1.0) -> Any:
+        """The observation with the mask of info as one more part; behind a termination no action is legal."""
+        mask = (info or {}).get(ACTION_MASK, None if discount else self._no_action)
+        if mask is None:
+            raise ValueError(
+                f"info has no {ACTION_MASK}, which that of the first reset has: reset and step must have it"
+            )
+        return {**_as_parts(observation), ACTION_MASK: mask}
 
     def step(self, action: Any) -> StepResult:
         result = self.user_env.step(action)
         if len(result) == 5:
             observation, reward, terminated, truncated, info = result
-            return observation, reward, 0.0 if terminated else 1.0, bool(terminated or truncated), info
-        if len(result) != 4:
+            is_over = bool(terminated or truncated)
+        elif len(result) == 4:
+            observation, reward, done, info = result
+            terminated, is_over = done and not (info and info.get(TRUNCATED, False)), bool(done)
+        else:
             raise ValueError(
                 f"step() returned {len(result)} values: expected observation, reward, terminated, truncated and info"
             )
-        observation, reward, done, info = result
-        terminated = done and not (info and info.get(TRUNCATED, False))
-        return observation, reward, 0.0 if terminated else 1.0, bool(done), info
+        discount = 0.0 if terminated else 1.0
+        if self._no_action is not None:
+            observation = self._with_mask(observation, info, discount)
+        return observation, reward, discount, is_over, info
 
     def render(self) -> Any:
         return render_gym(self.user_env)
+
+
+def may_have_mask_in_info(action_spaces: Any, observation_spaces: Any) -> bool:
+    """Whether actions are choices, and observations have no mask of the legal ones."""
+    has_mask = isinstance(observation_spaces, dict) and ACTION_MASK in observation_spaces
+    return space_kind(action_spaces) in ("Discrete", "MultiDiscrete") and not has_mask
+
+
+def _as_parts(observation: Any) -> Mapping[str, Any]:
+    """The observation as a dictionary, which can have another part."""
+    return observation if isinstance(observation, Mapping) else {OBSERVATION: observation}
 
 
 def render_gym(env: Any) -> Any:

@@ -23,12 +23,14 @@ import tensorflow as tf
 import tree
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.envs.gym_driver import ACTION_MASK
 from tfagents_system.hyperparameters import FrameStack, frames_of_leaves, leaf_name
 from tfagents_system.train_params_base import TrainParamsBase
 
 OBSERVATION = "observation"  # Key of the environment's own observation if that is not a dictionary,
 ACTION_HISTORY = "action_history"  # and of what the toolkit adds to it.
 HORIZON_TIME = "horizon_time"
+_ALWAYS_SEEN = (ACTION_HISTORY, HORIZON_TIME, ACTION_MASK)
 # The specs of environments' observations have names that begin with `observation`: this one is told apart by its name.
 _HORIZON_TIME_SPEC = tf.TensorSpec((1,), tf.float32, HORIZON_TIME)
 
@@ -106,6 +108,13 @@ def horizon_time_leaf(observation_spec: Any) -> int | None:
     return leaf_names(observation_spec).index(HORIZON_TIME)
 
 
+def without_mask(observation: Any) -> Any:
+    """What networks see of an observation, or of its spec: a mask of actions only rules out what they choose."""
+    if not isinstance(observation, Mapping) or ACTION_MASK not in observation:
+        return observation
+    return {name: part for name, part in observation.items() if name != ACTION_MASK}
+
+
 def seen_by_actor(observation: Any, names: Sequence[str] | None) -> Any:
     """The parts of an observation, or of its spec, that the actor sees: a nest of dictionaries, or all of it.
 
@@ -113,7 +122,7 @@ def seen_by_actor(observation: Any, names: Sequence[str] | None) -> Any:
       observation: A nest; with `names` a dictionary that has these parts.
       names: `actor_observations`. What the toolkit adds to observations is seen in any case.
     """
-    return observation if names is None else _named_parts(observation, "", {*names, ACTION_HISTORY, HORIZON_TIME})
+    return observation if names is None else _named_parts(observation, "", {*names, *_ALWAYS_SEEN})
 
 
 def leaves_seen_by_actor(observation_spec: Any, names: Sequence[str] | None) -> list[int]:

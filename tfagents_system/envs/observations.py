@@ -21,7 +21,7 @@ from tf_agents.specs import array_spec
 
 from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import gym_driver
-from tfagents_system.envs.gym_driver import one_hot_sizes, space_kind
+from tfagents_system.envs.gym_driver import ACTION_MASK, MASK_LEAF, one_hot_sizes, space_kind
 from tfagents_system.envs.specs import UNBOUNDED, observation_spec_of
 from tfagents_system.errors import shown
 
@@ -101,12 +101,16 @@ class _LeafWriter:
     def __init__(self, spec: array_spec.ArraySpec, space: Any, tell: Callable[[str], None] | None) -> None:
         self._spec, self._tell = spec, tell
         self._num_dimensions, self._dtype = len(spec.shape), np.dtype(spec.dtype)
-        self._has_bounds = False
+        self._has_bounds = self._is_mask = False
         self._sizes: np.ndarray | None = None
         if space_kind(space) in ("Discrete", "MultiDiscrete"):
             self._sizes = one_hot_sizes(space)
             first = np.asarray(getattr(space, "start", 0)).reshape(-1)
             self._take: Callable[[np.ndarray, np.ndarray], bool] = functools.partial(_take_one_hot, self._sizes, first)
+            return
+        if spec.name == MASK_LEAF:
+            self._is_mask = True
+            self._take = _take_mask
             return
         is_integer = self._dtype.kind in "iu"
         self._take = _take_integers if is_integer else _take_floats
@@ -179,6 +183,8 @@ class _LeafWriter:
             is_choice = self._take(array, np.empty(shape, dtype))
             sizes = self._sizes.tolist()
             return "" if is_choice else f"{name} is {array.tolist()}, which is not within its choices of sizes {sizes}"
+        if self._is_mask and not (array.shape == shape and self._take(array, np.empty(shape, dtype))):
+            return f"{name} must have 1 for each legal action and 0 for the others, shape {shape}, found {shown(value)}"
         if array.shape != shape:
             return f"{name} must have shape {shape} as its space has, found {array.shape}: correct the one or the other"
         if dtype.kind in "iu" and array.dtype.kind == "f":
@@ -236,6 +242,14 @@ def _take_integers(values: np.ndarray, out: np.ndarray) -> bool:
     return values.dtype == out.dtype or bool((out == values).all())
 
 
+def _take_mask(values: np.ndarray, out: np.ndarray) -> bool:
+    """Copies; returns whether all are 0 or 1, of any dtype."""
+    if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():
+        return False
+    out[...] = values
+    return True
+
+
 def _getter(path: tuple[Any, ...]) -> Callable[[Any], Any]:
     """From a nest to its leaf at this path."""
 
@@ -256,15 +270,15 @@ def _getter(path: tuple[Any, ...]) -> Callable[[Any], Any]:
 # What `reset` and `step` of a gym-like environment return, before anything is converted.
 
 
-def check_contract(env: Any, findings: Findings, action: Callable[[], Any] | None = None) -> None:
+def check_contract(env: Any, findings: Findings, action: Callable[[Any], Any] | None = None) -> None:
     """Resets the environment and takes a few steps; adds an error for each mistake.
 
     Args:
       env: A gym or Gymnasium environment, or a class that looks like one. Its exceptions are not caught.
       findings: Get facts and errors.
-      action: Gives the steps' actions; None: samples of the action space.
+      action: Gives the steps' actions, of a mask of the legal ones where there is one; None: samples of the space.
     """
-    action = action or (lambda: env.action_space.sample())
+    action = action or (lambda mask: env.action_space.sample())
     spaces = gym_driver.space_nest(env.observation_space)
     writer = ObservationWriter(observation_spec_of(spaces), spaces)
     result = env.reset()
@@ -272,25 +286,31 @@ def check_contract(env: Any, findings: Findings, action: Callable[[], Any] | Non
     observation = result[0] if has_info else result
     form = "observation and info" if has_info else "the observation alone"
     faults = _of("reset()", writer.faults(observation))
-    is_one_buffer, step = False, 0
+    is_one_buffer, step, info = False, 0, result[1] if has_info else {}
     for _ in range(_STEPS):
         if faults:
             break
         before = observation
-        result, step = env.step(action()), step + 1
+        result, step = env.step(action(_mask_of(observation, info))), step + 1
         faults = _step_faults(result, step)
         if not faults:
-            observation = result[0]
+            observation, info = result[0], result[-1]
             faults = _of(f"step {step}", writer.faults(observation))
             is_one_buffer |= isinstance(observation, np.ndarray) and observation is before
             if result[2] or (len(result) == 5 and result[3]):
                 first, step = env.reset(), 0
-                observation = first[0] if gym_driver.has_info(env, first) else first
+                observation, info = first if gym_driver.has_info(env, first) else (first, {})
     findings.error(CONTRACT, *faults)
     if not faults:
         findings.fact(CONTRACT, f"reset() gives {form}, step() {len(result)} values")
         if is_one_buffer:
             findings.fact(CONTRACT, "all observations are one array, written anew: each is copied")
+
+
+def _mask_of(observation: Any, info: Any) -> Any:
+    """Of an observation, or of info; None where neither has one."""
+    parts = observation if isinstance(observation, Mapping) and ACTION_MASK in observation else info or {}
+    return parts.get(ACTION_MASK)
 
 
 def _step_faults(result: Any, step: int) -> list[str]:

@@ -16,6 +16,7 @@ from tf_agents.specs import array_spec, tensor_spec
 
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.gym_driver import (
+    MASK_LEAF,
     PlainSpace,
     box_dtype,
     leaf_name,
@@ -97,6 +98,8 @@ def observation_spec_of(spaces: Any) -> Any:
 
 def _observation_leaf(path: tuple[Any, ...], space: Any) -> array_spec.ArraySpec:
     name, kind = leaf_name("observation", *path), space_kind(space)
+    if name == MASK_LEAF and kind in ("Box", "MultiBinary"):
+        return array_spec.ArraySpec(tuple(space.shape), np.uint8, name)
     if kind in ("Discrete", "MultiDiscrete"):
         return array_spec.ArraySpec((int(np.sum(one_hot_sizes(space))),), np.float32, name)
     if kind == "MultiBinary":

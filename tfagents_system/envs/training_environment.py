@@ -14,10 +14,10 @@ from tf_agents.environments import py_environment
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs import rendering
-from tfagents_system.envs.actions import ActionHistory, actions_of, is_finite
+from tfagents_system.envs.actions import ActionHistory, actions_of, first_legal, is_finite, mask_leaf
 from tfagents_system.envs.backends import LanesStep, make_backend
 from tfagents_system.envs.faults import EnvironmentFault
-from tfagents_system.envs.gym_driver import RECORD_PREFIX, GoalFunctions, set_evaluation_episode
+from tfagents_system.envs.gym_driver import ACTION_MASK, RECORD_PREFIX, GoalFunctions, set_evaluation_episode
 from tfagents_system.envs.history import ACTION_HISTORY, leaf_names
 from tfagents_system.envs.observations import ObservationWriter
 from tfagents_system.envs.real_time import device_of
@@ -131,6 +131,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
       environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds.
       actions: Nest of LeafActions: what the agent's actions are in the environment.
       info: The info of the (first lane's) last step; empty after a reset.
+      legal: `[N, n]`: which of n actions may be taken next, by `action_mask`; None where observations have none.
       episodes_ended: Episodes completed since it was built, of all lanes.
       evaluation_episode: Which of an evaluation's episodes the next one is, of which a single environment is told if it
         has `set_evaluation_episode(number)`; None: it is of no evaluation.
@@ -180,6 +181,8 @@ class TrainingEnvironment(py_environment.PyEnvironment):
             self._history = ActionHistory(action_history, self.actions, default, self.num_lanes)
             self._observation_spec = self._history.spec(self._observation_spec)
             self._history_leaf = leaf_names(self._observation_spec).index(ACTION_HISTORY)
+        self._mask_leaf = mask_leaf(self._observation_spec, self._action_spec)
+        self.legal: np.ndarray | None = None
         self._potential = potential
         self._horizon = horizon
         self._worker_id = worker_id
@@ -280,6 +283,8 @@ class TrainingEnvironment(py_environment.PyEnvironment):
             if self.evaluation_episode is not None and not self.is_vector:
                 set_evaluation_episode(self._backend.layers(), self.evaluation_episode)
             self._write(self._backend.reset(), leaves)
+            if self._mask_leaf is not None:
+                self._keep_mask(leaves, 1.0)
             if columns.potential is not None:
                 columns.potential[columns.row, index] = self._potentials(leaves)
         except Exception as error:
@@ -307,6 +312,8 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self._steps += 1
         row = columns.row
         try:
+            if self.legal is not None:
+                self._check_legal(action[0])
             observation, reward, discount, is_over, info = self._backend.step(taken)
             leaves = [leaf[row + 1, lane, ...] for leaf in columns.observation]
             self._write(observation, leaves)
@@ -314,6 +321,8 @@ class TrainingEnvironment(py_environment.PyEnvironment):
             if discount != 0.0 and discount != 1.0:
                 _check_discount(discount)
             columns.discount[row, lane] = discount
+            if self._mask_leaf is not None:
+                self._keep_mask(leaves, discount)
             if columns.potential is not None:
                 columns.potential[row + 1, lane] = self._potentials(leaves)
         except Exception as error:
@@ -343,6 +352,8 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         taken = self._to_environment(action)
         self._steps += 1
         try:
+            if self.legal is not None:
+                self._check_legal(action[0])
             return self._take(self._backend.step(taken), action, columns)
         except Exception as error:
             raise self._fault(error) from error
@@ -369,6 +380,8 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         if waits.any():
             self._begin_episodes(waits)
             began = waits if began is None else began | waits
+        if self._mask_leaf is not None:
+            self._keep_mask(out, columns.discount[row], began)
         first_potential = None
         if began is not None:
             self._lengths[began] = 0
@@ -407,6 +420,33 @@ class TrainingEnvironment(py_environment.PyEnvironment):
             self._writer.write(observation, self._own_leaves([leaf[lane, ...] for leaf in out]))
         except ValueError as error:
             raise ValueError(f"lane {lane}: {error}") from None
+
+    def _keep_mask(self, leaves: Sequence[np.ndarray], discount: Any, began: np.ndarray | None = None) -> None:
+        """Which actions may be taken next. There must be one, but for behind a termination.
+
+        Args:
+          leaves: `[...]` of a single environment, `[N, ...]` of lanes; of those that `began` an episode in `_first`.
+        """
+        assert self._mask_leaf is not None
+        legal = np.array(leaves[self._mask_leaf], bool, ndmin=2)
+        is_stuck = ~legal.any(axis=1) & (np.asarray(discount) != 0.0)
+        if began is not None:
+            legal[began] = self._first[self._mask_leaf][began]
+            is_stuck |= ~legal.any(axis=1) & began
+        if is_stuck.any():
+            where = f"lane {int(is_stuck.argmax())}: " if self.is_vector else ""
+            raise ValueError(f"{where}{ACTION_MASK} has no legal action: terminate an episode that can't go on")
+        self.legal = legal
+
+    def _check_legal(self, actions: np.ndarray) -> None:
+        """Raises ValueError for an action that is not legal: of an expert, or of one's own policy."""
+        assert self.legal is not None
+        for lane, (action, legal) in enumerate(zip(np.atleast_1d(actions), self.legal, strict=True)):
+            if not legal[action] and legal.any():  # Lanes whose episode has terminated have any action.
+                where = f"lane {lane}: " if self.is_vector else ""
+                raise ValueError(
+                    f"{where}the action {action} is not legal by {ACTION_MASK}: {np.flatnonzero(legal)} are"
+                )
 
     def _own_leaves(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
         """The leaves that the environment itself gives: without the action history."""
@@ -449,7 +489,10 @@ class TrainingEnvironment(py_environment.PyEnvironment):
             return self._reset()
         columns, leaves = self.new_columns(), tree.flatten_up_to(self._action_spec, action)
         if self.is_vector:
-            news = self.step_lanes([np.stack([leaf] * self.num_lanes) for leaf in leaves], columns)
+            lanes = [np.stack([leaf] * self.num_lanes) for leaf in leaves]
+            if self.legal is not None:  # What the first lane does need not be legal in the others.
+                lanes[0] = first_legal(lanes[0], self.legal)
+            news = self.step_lanes(lanes, columns)
             self.info, self._is_over = news.info_of(0), 0 in news.ended
         else:
             self.step_lane(leaves, columns)

@@ -36,7 +36,7 @@ from tfagents_system.envs import actions, gym_driver, kinds, loading, rendering
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.faults import EnvironmentFault, EnvironmentProcessError, cause_of, describe_error
-from tfagents_system.envs.gym_driver import ACHIEVED, DESIRED, OBSERVATION, REWARD, TERMINATED, gym_layers
+from tfagents_system.envs.gym_driver import ACHIEVED, ACTION_MASK, DESIRED, OBSERVATION, REWARD, TERMINATED, gym_layers
 from tfagents_system.envs.history import HORIZON_TIME, frames_in, is_image, leaf_names
 from tfagents_system.envs.hooks import COLLECT, EVAL
 from tfagents_system.envs.observations import CONTRACT, check_contract
@@ -687,17 +687,22 @@ def check_actions(policy: WorkerPolicy, network: tf_policy.TFPolicy) -> None:
 
 
 def trial_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:
-    """A random action; the default one of a device, which random ones may harm, or the middle of its bounds."""
+    """A random legal action; the default one of a device, which random ones may harm, or the middle of its bounds."""
+    if env.device is None and env.legal is not None:
+        return actions.random_legal(env.legal[0], rng)
     if env.device is None:
         return tree.map_structure(lambda spec: actions.random_actions(spec, rng), env.action_spec())
     return env.device.trial_action(env.actions)
 
 
-def _user_action(env: TrainingEnvironment) -> Callable[[], Any]:
-    """Gives actions in the environment's own units."""
-    if env.device is None:
-        return lambda: env.user_env.action_space.sample()
-    return lambda: env.in_environment_units(trial_action(env, np.random.default_rng(0)))
+def _user_action(env: TrainingEnvironment) -> Callable[[Any], Any]:
+    """Gives actions in the environment's own units, of a mask of the legal ones if it has one."""
+    rng = np.random.default_rng(0)
+    if env.device is not None:
+        return lambda mask: env.in_environment_units(trial_action(env, np.random.default_rng(0)))
+    if env.legal is not None:
+        return lambda mask: env.in_environment_units(actions.random_legal(np.asarray(mask, bool), rng))
+    return lambda mask: env.user_env.action_space.sample()
 
 
 def _rest(env: TrainingEnvironment) -> None:
@@ -774,6 +779,32 @@ def _action_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Itera
             f"algorithm={params.algorithm} learns {wanted} actions, and the environment's are {kind} "
             f"({actions.in_words(leaf)}): {', or '.join(remedies)}"
         )
+
+
+def _mask_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
+    """A mask is of the n actions of one Discrete space, and no networks see it."""
+    spec, leaves = env.observation_spec(), tree.flatten(env.actions)
+    if not isinstance(spec, Mapping) or ACTION_MASK not in spec or overrides_any(params, "agent_ctor"):
+        return
+    remedy = f'or rename this part of the observation, if it is none: "{ACTION_MASK}" says which of n actions are legal'
+    if ALGORITHMS[params.algorithm].actions != "discrete" or len(leaves) > 1 or leaves[0].rows is None:
+        yield (
+            f"{ACTION_MASK} is for one of n actions, and algorithm={params.algorithm} or the action space "
+            f"({', '.join(map(actions.in_words, leaves))}) is not: use dqn, iqn or sac_discrete with a Discrete space, "
+            f"{remedy}"
+        )
+    elif params.action_table is None and leaves[0].environment_spec.shape:
+        yield (
+            f"{ACTION_MASK} is for a Discrete space, and the actions are {actions.in_words(leaves[0])} (MultiDiscrete "
+            f"or MultiBinary): make the action space a Discrete of all legal and illegal combinations, {remedy}"
+        )
+    elif tuple(getattr(spec[ACTION_MASK], "shape", ())) != (len(leaves[0].rows),):
+        shape = getattr(spec[ACTION_MASK], "shape", "several parts")
+        yield f"{ACTION_MASK} has shape {shape} for {len(leaves[0].rows)} actions: give it one number for each"
+    elif len(spec) == 1:
+        yield f"the observation is {ACTION_MASK} alone, which no network sees: give it another part, what decides"
+    if isinstance(params.frame_stack, Mapping) and params.frame_stack.get(ACTION_MASK, 1) != 1:
+        yield f'TrainParams.frame_stack stacks "{ACTION_MASK}", of which the newest one alone counts: leave it out'
 
 
 def _frame_stack_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
@@ -939,4 +970,11 @@ def _close(values: Any, expected: Any) -> np.ndarray:
     return np.isclose(values, expected, _RTOL, _ATOL)
 
 
-_FINDINGS = (_action_findings, _frame_stack_findings, actor_findings, horizon_time_findings, _goal_findings)
+_FINDINGS = (
+    _action_findings,
+    _mask_findings,
+    _frame_stack_findings,
+    actor_findings,
+    horizon_time_findings,
+    _goal_findings,
+)

@@ -18,6 +18,7 @@ import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.envs.actions import first_legal
 from tfagents_system.envs.faults import (
     EnvironmentDiedError,
     EnvironmentFault,
@@ -133,7 +134,10 @@ def disturbed_step(
                 restore_now = _generators(env)
                 disturb()
                 restore_now()
-            steps.append(env.step(actions[number - 1]) if number else env.reset())
+            action = actions[number - 1] if number else None
+            if action is not None and env.legal is not None:  # They were drawn before the masks are known.
+                action = first_legal(np.atleast_1d(action), env.legal[:1])[0]
+            steps.append(env.reset() if action is None else env.step(action))
             if steps[-1].is_last():
                 break
         return steps

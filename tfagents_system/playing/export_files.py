@@ -23,7 +23,7 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.normalization import RunningNormalization
 from tfagents_system.envs import specs
-from tfagents_system.envs.actions import LeafActions
+from tfagents_system.envs.actions import LeafActions, mask_leaf
 from tfagents_system.envs.history import horizon_time_leaf, policy_time_step_spec, seen_by_actor
 from tfagents_system.errors import UserError
 from tfagents_system.policies import numpy_policy
@@ -185,7 +185,8 @@ def regret(chosen: np.ndarray, scores: np.ndarray) -> float:
     Relative to the scores where these are large: rounding errors may exchange actions of nearly equal score.
     """
     missing = scores.max(axis=-1) - np.take_along_axis(scores, np.asarray(chosen)[..., None], axis=-1)[..., 0]
-    return float(np.max(missing / np.maximum(np.abs(scores).max(axis=-1), 1.0)))
+    sizes = np.abs(np.where(scores == numpy_policy.ILLEGAL, 0.0, scores))
+    return float(np.max(missing / np.maximum(sizes.max(axis=-1), 1.0)))
 
 
 def random_observations(policy: tf_policy.TFPolicy, count: int, rng: np.random.Generator) -> Any:
@@ -199,10 +200,15 @@ def random_observations(policy: tf_policy.TFPolicy, count: int, rng: np.random.G
         for module in policy.submodules
         if isinstance(module, RunningNormalization) and module.leaf != timed
     }
-    spread = np.resize([1.0, 1.0, 0.1, 10.0], count)
+    spread, mask = (
+        np.resize([1.0, 1.0, 0.1, 10.0], count),
+        mask_leaf(policy.time_step_spec.observation, policy.action_spec),
+    )
 
     def draw(k: int, spec: tf.TensorSpec) -> np.ndarray:
         shape, dtype = (count, *spec.shape), spec.dtype.as_numpy_dtype
+        if k == mask:
+            return rng.integers(0, 1, shape, dtype, endpoint=True)
         if k not in seen and not spec.dtype.is_floating:
             return rng.integers(0, min(255, np.iinfo(dtype).max), shape, dtype, endpoint=True)
         mean, variance = seen.get(k, (0.0, 1.0))

@@ -24,6 +24,7 @@ from tfagents_system.agents.networks import (
     leaky_relu,
 )
 from tfagents_system.agents.normalization import MAX_NORMALIZED, VARIANCE_EPSILON
+from tfagents_system.envs.actions import mask_leaf
 from tfagents_system.envs.history import horizon_time_leaf
 from tfagents_system.errors import UserError
 from tfagents_system.policies.names import fit_names
@@ -57,7 +58,8 @@ class NetworkLayers:
     Attributes:
       variables: The policy's, by name.
       observation: Shape and dtype of each leaf of the observation, of single frames, and `frames` where it is stacked;
-        `is_zero` where nobody gives it (`horizon_time`), `is_picture` where it has pixels.
+        `is_zero` where nobody gives it (`horizon_time`), `is_picture` where it has pixels, `is_mask` where it says
+        which actions are legal.
       layers: A dictionary each.
 
     Raises:
@@ -76,6 +78,8 @@ class NetworkLayers:
         zero_leaf = horizon_time_leaf(policy.time_step_spec.observation)
         if zero_leaf is not None:
             self.observation[zero_leaf]["is_zero"] = True
+        if (mask := mask_leaf(self._network.input_tensor_spec, policy.action_spec)) is not None:
+            self.observation[mask]["is_mask"], self._sizes[mask] = True, 0
         body = self._network.body
         _require(body.images is None, "it has convolutions")
         if body.encoder is not None:
@@ -103,7 +107,8 @@ class NetworkLayers:
         layers, combiner = encoder._flat_preprocessing_layers or (), encoder._preprocessing_combiner
         flattens = combiner is None or (layers and type(combiner) is tf.keras.layers.Concatenate)
         _require(flattens, "it has a preprocessing_combiner")
-        for described, layer in zip(self.observation, layers, strict=bool(layers)):
+        seen = [spec for spec in self.observation if not spec.get("is_mask")]
+        for described, layer in zip(seen, layers, strict=bool(layers)):
             _require(type(layer) is FlattenedLeaf, "it has preprocessing layers")
             if layer.is_picture:
                 described["is_picture"] = True

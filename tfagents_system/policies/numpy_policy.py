@@ -28,6 +28,8 @@ _LOG_STD_MAX = 2.0  # As TF-Agents' std_clip_transform; its minimum is -20.
 _MAX_PIXEL = np.float32(255.0)
 _LEAKY_SLOPE = 0.01
 
+ILLEGAL = np.finfo(np.float32).min  # Score of an action that a mask rules out.
+
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -155,6 +157,7 @@ class Network:
     Args:
       observation: Shape and dtype of each array of an observation, and `frames` where it is stacked; their numbers in a
         row, each array's oldest frame first on its last axis, are the first layer's input. Nobody gives what `is_zero`.
+        No layer sees what `is_mask`: actions where it is 0 have the score ILLEGAL.
       layers: From there to mean and log(std), or to the scores, a dictionary each: its `kind` is `dense`, `activation`,
         `lstm`, `residual`, `quantiles`, `layer_norm` or `normalization`, its `arrays` are the names of its weights.
       arrays: The weights by these names.
@@ -182,9 +185,12 @@ class Network:
         self._weights: list[np.ndarray] = []
         self._fills: list[Callable[[Arrays], None]] = []
         self._steps: list[Callable[[], Any]] = []
-        ends = np.cumsum([spec.get("frames", 1) * int(np.prod(spec["shape"])) for spec in observation])
+        sizes = [int(np.prod(spec["shape"])) * spec.get("frames", 1) for spec in observation]
+        ends = np.cumsum([0 if spec.get("is_mask") else size for spec, size in zip(observation, sizes)])
         values = self._values(ends[-1])
         parts = np.split(values[:-1], ends[:-1])
+        masks = {k: np.ones((sizes[k], columns), bool) for k, spec in enumerate(observation) if spec.get("is_mask")}
+        parts = [masks.get(k, part) for k, part in enumerate(parts)]
         self._places = [_place(part.T, spec) for part, spec in zip(parts, observation) if not spec.get("is_zero")]
         # What is stacked stays in the input: the next observation moves it by one frame.
         self.state += [part for part, spec in zip(parts, observation) if spec.get("frames", 1) > 1]
@@ -192,6 +198,10 @@ class Network:
         if self._is_under_way is not None:
             self.state.append(self._is_under_way)
         self._outputs = self._add(layers, values, arrays)[:-1]
+        for mask in masks.values():
+            illegal = np.zeros_like(mask)
+            self._do(np.logical_not, mask, illegal)
+            self._steps.append(functools.partial(np.copyto, self._outputs, ILLEGAL, where=illegal))
         self._mean, self._log_std = np.array_split(self._outputs, 2)
         self._log_std_max = np.full_like(self._log_std, _LOG_STD_MAX)
         if like is None:

@@ -19,13 +19,13 @@ from tf_agents.policies import py_policy
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.agents.networks import BOLTZMANN, EPSILON, NOISE_SCALE, ExploringPolicy, ScorePolicy
-from tfagents_system.envs.actions import is_finite
+from tfagents_system.envs.actions import is_finite, mask_leaf, random_legal
 from tfagents_system.envs.history import frames_in, leaves_seen_by_actor
 from tfagents_system.errors import UserError
 from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.policies.description import NetworkLayers, UnsupportedNetworkError, network_of
 from tfagents_system.policies.files import Policy
-from tfagents_system.policies.numpy_policy import Network
+from tfagents_system.policies.numpy_policy import ILLEGAL, Network
 from tfagents_system.policies.weights import read_weights
 
 _NOISE_BLOCK = 1024  # Drawing few numbers takes about as long as drawing a hundred.
@@ -75,13 +75,14 @@ class WorkerPolicy(abc.ABC):
       why_not_numpy: What keeps it from being computed in NumPy.
       explored: `[num_lanes]` bool: the last action is another one than the greedy one. Known where actions have values.
       was_greedy: `[num_lanes]` bool: the last action is known to be the greedy one, however it was chosen.
-      q_values: `[num_lanes, num_actions]` float32 at the last observations; None where actions have no values.
+      q_values: `[num_lanes, num_actions]` float32 at the last observations, NaN of illegal actions; None where actions
+        have no values.
     """
 
     inference: str
     why_not_numpy = ""
     q_values: np.ndarray | None = None
-    _has_scores = _has_values = False
+    _has_scores = _has_values = _is_masked = False
     _rates: dict[str, float]  # Of ExploringPolicy, by attributes.
     _rate_names: Mapping[str, str] = {}  # Of their variables.
 
@@ -149,6 +150,7 @@ class WorkerPolicy(abc.ABC):
         """Explores as an agent's policy does, with these variables; a ScorePolicy's actions are chosen here."""
         self._rng = np.random.default_rng(seed)
         self._has_scores, self._has_values = isinstance(policy, ScorePolicy), isinstance(policy, ExploringPolicy)
+        self._is_masked = mask_leaf(policy.time_step_spec.observation, policy.action_spec) is not None
         rates = policy.rates if self._has_values else {}
         names = {variable.ref(): name for name, variable in variables.items()}
         self._rate_names = {attribute: names[variable.ref()] for attribute, variable in rates.items()}
@@ -162,7 +164,7 @@ class WorkerPolicy(abc.ABC):
         self.was_greedy = chosen == best
         self.explored = ~self.was_greedy
         if self._has_values:
-            self.q_values = scores
+            self.q_values = np.where(scores > ILLEGAL, scores, np.nan) if self._is_masked else scores
         return chosen.astype(np.int32)
 
     def _explore(self, scores: np.ndarray, best: np.ndarray) -> np.ndarray:
@@ -173,7 +175,7 @@ class WorkerPolicy(abc.ABC):
         is_random, is_noisy = rng.random((2, len(scores)))
         noisy = (scores + NOISE_SCALE * rng.standard_normal(shape, np.float32)).argmax(axis=1)
         chosen = np.where(is_noisy < self._rates[BOLTZMANN], noisy, best)
-        anyone = rng.integers(shape[1], size=len(scores))
+        anyone = random_legal(scores > ILLEGAL, rng) if self._is_masked else rng.integers(shape[1], size=len(scores))
         return np.where(is_random < self._rates[EPSILON], anyone, chosen)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import tree
 
-from tfagents_system.envs.actions import random_actions
+from tfagents_system.envs.actions import mask_leaf, random_actions, random_legal
 from tfagents_system.policies.worker_policy import LaneSteps, WorkerPolicy
 
 
@@ -117,7 +117,7 @@ class PolicyActor:
 
 
 class RandomActor:
-    """Actions drawn uniformly. All of them count as explored: no policy would have chosen them.
+    """Actions drawn uniformly, of the legal ones. All of them count as explored: no policy would have chosen them.
 
     Args:
       action_spec: Nest of the agent's specs.
@@ -127,7 +127,7 @@ class RandomActor:
     q_values = None
 
     def __init__(self, action_spec: Any, rng: np.random.Generator) -> None:
-        self._specs = tree.flatten(action_spec)
+        self._spec, self._specs = action_spec, tree.flatten(action_spec)
         self._rng = rng
         self.explored = self.was_greedy = np.zeros(0, np.bool_)
 
@@ -137,4 +137,6 @@ class RandomActor:
     def act(self, steps: LaneSteps) -> list[np.ndarray]:
         num_lanes = len(steps.step_type)
         self.explored, self.was_greedy = np.ones(num_lanes, np.bool_), np.zeros(num_lanes, np.bool_)
+        if (leaf := mask_leaf(steps.spec, self._spec)) is not None:
+            return [random_legal(steps.observation[leaf], self._rng)]
         return [random_actions(spec, self._rng, num_lanes) for spec in self._specs]

@@ -1,0 +1,199 @@
+"""Masks of actions: from observations and from info, of any dtype; what breaks their rule is a fault or refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import tree
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from tf_agents.specs.tensor_spec import from_spec
+
+from tests.support.environment_report import report
+from tests.support.fakes import FakeParams
+from tests.support.lanes_for_tests import vector_of
+from tfagents_system.envs.faults import EnvironmentFault
+from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.experience.data_sets import Conversion, NamedEpisode, stored_episodes
+from tfagents_system.transport.segments import run_layout
+from tfagents_system.worker.actors import RandomActor
+from tfagents_system.worker.rollout import Rollout
+
+N = 4
+SEEN = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+class Cards(gymnasium.Env):
+    """Step t allows the actions of `masks[t]`; the last of them ends the episode.
+
+    Args:
+      dtype: Of the masks.
+      in_info: They are in info rather than in the observation.
+    """
+
+    metadata: dict[str, Any] = {}
+    action_space: Any = spaces.Discrete(N, start=3)
+
+    def __init__(self, masks: Any = ((0, 1, 1, 0), (1, 0, 0, 0), (0, 0, 0, 1)), dtype: Any = np.int8, in_info=False):
+        self.masks, self.in_info = [np.array(mask, dtype) for mask in masks], in_info
+        space: Any = spaces.MultiBinary(N) if dtype is bool else spaces.Box(0, 1, self.masks[0].shape, dtype)
+        self.observation_space = SEEN if in_info else spaces.Dict({"seen": SEEN, "action_mask": space})
+        self.terminates, self.resets = True, 0
+
+    def _observation(self) -> tuple[Any, Any]:
+        seen, mask = np.zeros(2, np.float32), self.masks[self.t]
+        return (seen, {"action_mask": mask}) if self.in_info else ({"seen": seen, "action_mask": mask}, {})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t, self.resets = 0, self.resets + 1
+        return self._observation()
+
+    def step(self, action: Any) -> Any:
+        assert self.masks[self.t][action - 3], f"invalid action {action}"
+        self.t += 1
+        is_last = self.t + 1 == len(self.masks)
+        observation, info = self._observation()
+        return observation, 1.0, is_last and self.terminates, is_last, info
+
+
+def masks_of(env: TrainingEnvironment, actions: Any) -> list[list[int]]:
+    """Those of a reset and of steps."""
+    steps = [env.reset(), *(env.step(np.int32(action)) for action in actions)]
+    return [step.observation["action_mask"].tolist() for step in steps]
+
+
+@pytest.mark.parametrize("in_info", [False, True])
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, bool, np.float64, np.uint8])
+def test_masks_of_any_dtype_are_stored_as_bytes(in_info: bool, dtype: Any) -> None:
+    user_env = Cards(dtype=dtype, in_info=in_info)
+    env = TrainingEnvironment(user_env, 10, seed=1)
+    spec = env.observation_spec()["action_mask"]
+    assert spec.dtype == np.uint8 and spec.shape == (N,)
+    assert masks_of(env, [2, 0]) == [[0, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
+    assert user_env.resets == 1, "the look at the first info is the first reset"
+    assert sorted(env.observation_spec()) == ["action_mask", "observation" if in_info else "seen"]
+
+
+def test_without_a_mask_in_info_observations_stay_what_they_are() -> None:
+    class Plain(Cards):
+        def reset(self, **kwargs: Any) -> Any:
+            return super().reset(**kwargs)[0], {"action_mask": None}
+
+    env = TrainingEnvironment(Plain(in_info=True), 10)
+    assert env.observation_spec().shape == (2,) and env.legal is None
+
+
+def test_a_first_reset_that_raises_is_told_as_the_first_reset() -> None:
+    class Broken(Cards):
+        def reset(self, **kwargs: Any) -> Any:
+            raise RuntimeError("no cards")
+
+    with pytest.raises(EnvironmentFault, match="no cards"):
+        TrainingEnvironment(Broken(in_info=True), 10).reset()
+
+
+@pytest.mark.parametrize(
+    ("masks", "changes", "actions", "told"),
+    [
+        (((1, 1, 0, 0), (0, 0, 0, 0), (1, 1, 1, 1)), {}, [1], r"step 1 .*action_mask has no legal action: terminate"),
+        (((1, 1, 0, 0), (0, 0, 0, 0)), {"terminates": False}, [1], "step 1 .*no legal action"),
+        (((0, 0, 0, 0), (1, 1, 1, 1)), {}, [], "action_mask has no legal action"),
+        (((1, 1, 0, 0), (1, 1, 1, 1)), {}, [2], r"the action 2 is not legal by action_mask: \[0 1\] are"),
+        (((1, 2, 0, 0), (1, 1, 1, 1)), {}, [], "must have 1 for each legal action and 0 for the others"),
+        (((1, 0.5, 0, 0), (1, 1, 1, 1)), {"dtype": float}, [], "must have 1 for each legal action and 0"),
+    ],
+)
+def test_what_breaks_a_masks_rule_is_a_fault_with_its_step(masks: Any, changes: Any, actions: Any, told: str) -> None:
+    user_env = Cards(masks, changes.pop("dtype", np.int8))
+    vars(user_env).update(changes)
+    env = TrainingEnvironment(user_env, 10)
+    with pytest.raises(EnvironmentFault, match=told):
+        masks_of(env, actions)
+
+
+def test_info_without_the_mask_is_a_fault_unless_the_episode_has_terminated() -> None:
+    class Silent(Cards):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:-1], {}
+
+    env = TrainingEnvironment(Silent([[1] * N] * 2, in_info=True), 10)
+    assert masks_of(env, [0]) == [[1] * N, [0] * N], "it has terminated"
+    with pytest.raises(EnvironmentFault, match="info has no action_mask, which that of the first reset has"):
+        masks_of(TrainingEnvironment(Silent([[1] * N] * 3, in_info=True), 10), [0])
+
+
+def test_a_state_without_legal_actions_may_be_the_last_one() -> None:
+    assert masks_of(TrainingEnvironment(Cards(((1, 0, 0, 0), (0, 0, 0, 0))), 10), [0])[-1] == [0] * N
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.value)
+def test_lanes_get_legal_actions_alone_over_the_ends_of_their_episodes(mode: AutoresetMode) -> None:
+    rng = np.random.default_rng(0)
+    lanes = [Cards([np.eye(N)[rng.integers(N)] for _ in range(3 + k)]) for k in range(3)]
+    for lane in lanes:
+        lane.masks[-1][:] = 0  # The game is over.
+    env = TrainingEnvironment(vector_of(lanes, mode), 10)
+    episodes = Rollout([env], RandomActor(env.action_spec(), rng)).episodes(20)
+    assert len(episodes) == 20 and {episode.length for episode in episodes} == {2, 3, 4}
+    env.reset()
+    assert env.legal is not None and env.step(np.int32(env.legal[0].argmax())) is not None, "as a PyEnvironment"
+
+
+def test_lanes_with_masks_in_info_are_refused() -> None:
+    env = TrainingEnvironment(vector_of([Cards(in_info=True)]), 10)
+    with pytest.raises(EnvironmentFault, match="info of the vector environment has action_mask.*SAC_ENVS_PER_WORKER"):
+        env.reset()
+
+
+class Several(Cards):
+    action_space = spaces.MultiDiscrete([2, 2])
+
+
+class Numbers(Cards):
+    action_space = spaces.Box(-1.0, 1.0, (N,))
+
+
+class Alone(Cards):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict({"action_mask": spaces.Box(0, 1, (N,), np.int8)})
+
+
+@pytest.mark.parametrize(
+    ("env", "attributes", "told"),
+    [
+        (Numbers, {"algorithm": "sac"}, "action_mask is for one of n actions, and algorithm=sac or"),
+        (Several, {}, r"action_mask is for a Discrete space, and the actions are 4 actions of \(2,\)"),
+        (lambda: Cards([[1, 1]] * 3), {}, r"action_mask has shape \(2,\) for 4 actions"),
+        (lambda: Cards([[1, 1]] * 3, in_info=True), {}, r"action_mask has shape \(2,\) for 4 actions"),
+        (Alone, {}, "the observation is action_mask alone, which no network sees"),
+        (Cards, {"frame_stack": {"action_mask": 2}}, 'stacks "action_mask", of which the newest one alone counts'),
+    ],
+)
+def test_a_mask_that_can_not_be_honoured_is_refused(env: Any, attributes: dict[str, Any], told: str) -> None:
+    errors = report(lambda **_: env(), **{"algorithm": "dqn", **attributes})[0].errors
+    assert any(re.search(told, error) for error in errors), errors
+
+
+@pytest.mark.parametrize("in_info", [False, True])
+def test_the_trial_takes_legal_actions_alone(in_info: bool) -> None:
+    findings, outcome = report(lambda **_: Cards(in_info=in_info), algorithm="dqn")
+    assert findings.errors == [] and findings.texts("note", "seeding") == []
+    assert tree.flatten(outcome.specs[0])[0].name == "observation/action_mask"
+
+
+def test_illegal_actions_of_a_data_set_are_counted_and_told() -> None:
+    env, notes = TrainingEnvironment(Cards(), 10), list[str]()
+    layout = run_layout(FakeParams({"horizon": 10}), *map(from_spec, (env.observation_spec(), env.action_spec())))
+    seen, ones = {"action_mask": np.array([[0, 1, 1, 0]] * 4), "seen": np.zeros((4, 2))}, np.ones(3)
+    episode = NamedEpisode(seen, {"": np.array([4, 3, 6])}, ones, True, None)  # From 3 on: 1, 0 and 3.
+    stored_episodes([episode] * 2, Conversion(layout, [env.actions], 1.0), "data.npz", notes.append)
+    assert notes == [
+        "data.npz: 4 of 6 actions are not legal by action_mask: their values are learned, but no policy chooses them: "
+        "leave them out if they did not happen"
+    ]
