@@ -195,15 +195,6 @@ def test_texts_of_clients_can_not_control_the_terminal_of_who_reads_the_log(
     assert "refused" in caplog.text and "\x1b" not in caplog.text and 501 * "c" not in caplog.text
 
 
-def test_a_worker_that_connects_again_and_again_fills_no_log(shared: Running, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    for _ in range(3):
-        with shared.said(shared.hello(token="again")) as (stream, _answer):
-            stream.write(LEAVES)
-            assert stream.readline() and stream.readline() == b""
-    assert caplog.text.count(") is in") <= 1
-
-
 def test_each_reason_is_told(shared: Running, caplog: pytest.LogCaptureFixture) -> None:
     for reason in ("one", "other", "one"):
         shared.gateway._count(reason, "peer", f"because of {reason}")

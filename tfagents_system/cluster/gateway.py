@@ -244,15 +244,9 @@ class Gateway:
 
     def _count(self, reason: str, peer: str, message: str) -> None:
         self.refused[reason] += 1
-        self._say(
-            logging.WARNING, reason, f"refused {peer}: {reason} ({self.refused[reason]} so far): {clean_text(message)}"
-        )
-
-    def _say(self, level: int, about: str, text: str) -> None:
-        """Logs it, seldom about the same: whoever connects again and again must not fill the disk."""
-        if (now := time.monotonic()) >= self._logged_at[about] + _SPEAK_SECS:
-            self._logged_at[about] = now
-            logging.log(level, "%s", text)
+        if (now := time.monotonic()) >= self._logged_at[reason] + _SPEAK_SECS:
+            self._logged_at[reason] = now
+            logging.warning("refused %s: %s (%d so far): %s", peer, reason, self.refused[reason], clean_text(message))
 
     async def _check(self, hello: Hello) -> None:
         """Raises RefusedError unless the client may join."""
@@ -295,9 +289,7 @@ class Gateway:
             return
         session.carry()
         try:
-            self._say(
-                logging.INFO, session.name, f"{session.name} of {clean_text(session.hello.host, 100)} ({peer}) is in"
-            )
+            logging.info("%s of %s (%s) is in", session.name, clean_text(session.hello.host, 100), peer)
             with contextlib.suppress(TimeoutError):  # Its machine has vanished.
                 while not has_left and (line := await asyncio.wait_for(reader.readline(), SILENCE_SECS)):
                     has_left = line == LEAVES
