@@ -155,7 +155,7 @@ class Hyperparameters:
     """
 
     algorithm: Literal["sac", "redq", "droq", "tqc", "crossq", "dqn", "iqn", "sac_discrete"] = "sac"
-    """See docs/reference/algorithms.md. Attributes of None with values `ByAlgorithm` are as in its paper."""
+    """See docs/reference/algorithms.md. An attribute that is None takes the value of its paper."""
 
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
     discount: Annotated[SchedulableFraction, "per environment step", MayChange] = 0.99
@@ -368,7 +368,7 @@ class Hyperparameters:
     `num_train_episodes_per_iter`. A run that sets none of this, `num_train_episodes_per_iter` and `updates_per_iter`
     has 200, or one of each worker if these are more."""
     updates_per_iter: Annotated[Count, "updates", When("env_steps_per_iter", None), MayChange] = 1000
-    """Minibatches to learn from in an iteration. One a step would be workers * episodes * steps of an episode."""
+    """Minibatches of an iteration. For one per environment step: workers * episodes * steps of an episode."""
     num_train_episodes_per_iter: Annotated[Count, "episodes per worker", When("env_steps_per_iter", None)] = 1
     """What each worker collects in an iteration."""
     num_initial_episodes: Annotated[CountOrZero, "episodes in total", When("initial_collect_steps", None)] = 10

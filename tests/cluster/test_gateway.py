@@ -274,7 +274,7 @@ def test_no_slot_is_given_to_two_workers(slots: Slots, monkeypatch: pytest.Monke
 def test_one_trainer_elsewhere_is_let_in() -> None:
     slots = Slots(COUNTS, has_trainer=False)
     assert take(slots, "first", None, "trainer").slot is None
-    with pytest.raises(RefusedError, match="another trainer already"):
+    with pytest.raises(RefusedError, match="another trainer: stop that one first"):
         take(slots, "second", None, "trainer")
     assert take(slots, "first", None, "trainer").slot is None, "that was restarted"
 

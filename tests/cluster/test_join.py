@@ -358,7 +358,7 @@ def test_the_closing_line_says_that_the_run_is_done(
 
 def test_a_run_that_goes_on_is_not_said_to_be_stopped(running: RunPaths) -> None:
     tell(running, "running")
-    assert join.how_it_ended("stopped", running).endswith("the run goes on")
+    assert join.how_it_ended("stopped", running).endswith("the run goes on: start this again")
     tell(running, "stopped", message="the run was stopped where its replay server is")
     assert join.how_it_ended("stopped", running) == "the run was stopped"
 

@@ -161,7 +161,7 @@ def test_faults_of_a_table_are_told_together() -> None:
         "row 0 is [0, 0]: the environment's action has 3 numbers",
         "row 1 is [0, 2, 0]: the environment's bounds are [-1.   0.  -0.5] and [1.  1.  0.5]",
         "row 2 is [0, nan, 0]: its numbers must be finite",
-        "row 4 is row 3 again",
+        "row 4 is row 3 again: remove one",
     ]
     with pytest.raises(UserError, match="it has 4,097 rows: it must have 2 to 4,096"):
         actions_of(BOX, np.random.default_rng(0).uniform(0.0, 0.5, (4097, 3)).tolist())

@@ -222,7 +222,7 @@ def test_the_same_numbers_for_other_actions_are_refused(tmp_path: Path, other: s
     save_specs(RunPaths(run).specs, observation, spec, rows)
     ours = actions_of(ACTION, [[0.0, 0.5], [2.0, 0.5]] if rows else None)
     conversion = Conversion(layout, [ours], 0.9)
-    with pytest.raises(UserError, match=r"action: here .*, there .*, and not the same ones"):
+    with pytest.raises(UserError, match=r"action: here .*, there .*, with other bounds, rows or order"):
         make_prior_ring([str(run)], tmp_path / "made", conversion, print)
     save_specs(RunPaths(run).specs, observation, ACTION, rows)
     conversion = Conversion(layout, [actions_of(ACTION, rows)], 0.9)

@@ -94,8 +94,9 @@ def test_all_that_differs_is_told_at_once(tmp_path: Path, files: dict[str, str])
         imported(str(tmp_path / "other.npz"), tmp_path / "imported", files)
     assert list(error.value.findings) == [
         "episode 0: observation/arm has the shape [6, 4], this needs [6, 3]",
-        "episode 0: observation/camera is float64, this needs uint8",
-        "episode 0 has no observation place: it has 'arm', 'camera', the environment's leaf is observation/place",
+        "episode 0: observation/camera is float64, this needs uint8: convert it",
+        "episode 0 has no observation place: it has 'arm', 'camera', the environment's leaf is "
+        "observation/place: rename the array",
         "episode 0: action has the shape [5, 3], this needs [5, 2]",
         "the rewards of episode 0 have 5 numbers that are not finite (NaN or infinite): remove those episodes",
     ]

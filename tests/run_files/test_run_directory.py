@@ -76,7 +76,7 @@ def test_what_lies_outside_of_the_folder_is_told_with_the_remedy(project: Path, 
     assert refused.code == 2
     lines = refused.told.splitlines()
     assert any(line.startswith("ERROR params") and str(project / "params.py") in line for line in lines), lines
-    assert any("give its absolute path" in line and str(project) in line for line in lines), lines
+    assert any("need an absolute path" in line and str(project) in line for line in lines), lines
 
 
 def test_a_folder_beyond_the_limits_is_a_note(

@@ -123,7 +123,7 @@ def test_keys_that_nobody_would_read_are_refused() -> None:
     assert "config.horizn is not in SAC_CONFIG (horizon is meant)" in text
     assert "config.env.mas is not in SAC_CONFIG (mass is meant)" in text
     assert "config.new is not in SAC_CONFIG (there are horizon, env)" in text
-    assert "config.horizon is no object but 200" in text
+    assert "config.horizon.x has no place: config.horizon is 200: set that to an object" in text
     added, _ = sorted_out('config.curriculum={"mass": {"iters": [0, 1], "range": [1, 2]}}')
     assert added.merged({"horizon": 1})["curriculum"]["mass"]["range"] == [1, 2]
 

@@ -83,7 +83,7 @@ def _shapes(prefix: Path) -> Shapes:
     try:
         return dict(tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map())
     except (tf.errors.OpError, OSError) as error:
-        raise ValueError(f"{prefix} can't be read: {getattr(error, 'message', error)}") from None
+        raise ValueError(f"{prefix} can't be read: {getattr(error, 'message', error)}: take another") from None
 
 
 def _below(name: str, shapes: Shapes) -> Shapes:

@@ -139,7 +139,7 @@ class Slots:
                 self._holders[slot], session.slot = session, slot
                 return
         if kind == TRAINER:
-            raise RefusedError("trainer", "the run has another trainer already", may_try_again=True)
+            raise RefusedError("trainer", "the run has another trainer: stop that one first", may_try_again=True)
         if wanted is not None:  # Its process is started again, and takes any.
             raise RefusedError(SLOT_LOST, f"slot {wanted} was given to another worker meanwhile ({self._counts})")
         is_kept = any(self._holders[slot].left_at is not None for slot in fitting if slot in self._holders)

@@ -145,11 +145,9 @@ def state_of_run(run: RunPaths, since: float = 0.0) -> str | None:
 
 def _has_beaten(run: RunPaths, updated_at: float) -> bool:
     """Whether its status was written again while it was looked at: this machine's clock may be ahead of the run's."""
-    earlier, seen_at = _BEATS.get(run.exp_dir, (updated_at, float("-inf")))
-    if updated_at != earlier:
-        seen_at = time.monotonic()
-    _BEATS[run.exp_dir] = updated_at, seen_at
-    return time.monotonic() - seen_at < STALE_SECS
+    if _BEATS.setdefault(run.exp_dir, (updated_at, float("-inf")))[0] != updated_at:
+        _BEATS[run.exp_dir] = updated_at, time.monotonic()
+    return time.monotonic() - _BEATS[run.exp_dir][1] < STALE_SECS
 
 
 def _status_since(run: RunPaths, since: float) -> dict[str, Any] | None:
@@ -465,7 +463,7 @@ class JoinPreparation(Preparation):
         elif self.target.run is not None:
             self.findings.fact(where, f"{self.target.run.exp_dir}: its params and configuration are used")
         else:
-            self.findings.fact(where, "it is not to be seen from here: SAC_PARAMS and SAC_CONFIG are used")
+            self.findings.fact(where, "it can't be seen from here: SAC_PARAMS and SAC_CONFIG are used")
         super().run(starts=starts)
         if not self.findings.errors:
             self._check_server()
@@ -596,7 +594,7 @@ def how_it_ended(state: str, run: RunPaths | None) -> str:
     if message.startswith("stopped by "):
         return f"the run was {message} on {status.get('host')}"
     goes_on = run is not None and state_of_run(run) in ("starting", "running", UP)
-    return "another program has ended them, and the run goes on" if goes_on else "the run was stopped"
+    return "another program ended them, and the run goes on: start this again" if goes_on else "the run was stopped"
 
 
 def take_folder(joined: Path, host: str, claims: Claims) -> Path:

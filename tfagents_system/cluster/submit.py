@@ -222,7 +222,7 @@ def _check(options: Options, texts: Mapping[str, str], exp_dir: Path, folder: Pa
             bool(options.array) and not options.first_task,
         "sbatch is not on PATH: this is no SLURM cluster, or its module is not loaded; run_script.sh trains right here":
             not options.is_dry and shutil.which("sbatch") is None,
-        f"the run directory {exp_dir} must not depend on the job: it holds what is requeued":
+        f"the run directory {exp_dir} must not depend on the job: take its number or $TMPDIR out of the path":
             _refers_to_job(str(exp_dir)),
         f"the run directory {exp_dir} must not have a quotation mark in its name: rename it": '"' in str(exp_dir),
         f"the run directory {exp_dir} must not end in {task and task[0]} with --array, where that is the one of task "

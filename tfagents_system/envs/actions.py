@@ -284,7 +284,7 @@ def _rows_of_table(table: Sequence[Sequence[float]], leaves: Sequence[array_spec
         elif ((taken < low) | (taken > high)).any():
             findings.append(f"row {number} is {list(row)}: the environment's bounds are {low} and {high}")
         elif (first := seen.setdefault(taken.tobytes(), number)) != number:
-            findings.append(f"row {number} is row {first} again")
+            findings.append(f"row {number} is row {first} again: remove one")
     if findings:
         raise UserError(*(f"TrainParams.action_table: {finding}" for finding in findings[:_MOST_NAMED]))
     return np.array(table, spec.dtype)

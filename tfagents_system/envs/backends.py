@@ -88,7 +88,7 @@ class PyBackend(Backend):
         # TimeStep.is_first() and is_last() take 30 us: they check for tensors first.
         step_type = int(time_step.step_type)
         if step_type == _FIRST:
-            raise RuntimeError("step() returned the FIRST time step of another episode: the last one has no end")
+            raise RuntimeError("step() returned the FIRST time step of another episode: return a LAST one before it")
         info = self.info()
         is_last, discount = step_type == _LAST, float(time_step.discount)
         if is_last and info.get(TRUNCATED, False):
@@ -332,7 +332,7 @@ class PyLanesBackend(Backend):
         time_step = self.user_env.step(action)
         step_type = np.asarray(time_step.step_type)
         if (step_type == _FIRST).any():
-            raise RuntimeError("step() returned the FIRST time step of another episode: the last one has no end")
+            raise RuntimeError("step() returned the FIRST time step of another episode: return a LAST one before it")
         is_last = step_type == _LAST
         discount = np.array(time_step.discount, np.float32)
         for lane in np.flatnonzero(is_last & (discount == 0.0)):

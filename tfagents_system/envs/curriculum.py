@@ -173,10 +173,9 @@ def check_curriculum(env_config: Mapping[str, Any]) -> list[str]:
     for name in names:
         where, entry = f"curriculum.{name}", section[name]
         if isinstance(entry, dict):
-            lacks_range = "range" not in entry  # Then another list is meant to be it.
-            near = {key for key, value in entry.items() if lacks_range and isinstance(value, list)}
-            near |= {wrong for wrong, _ in near_misses(entry, _KEYS, 0.75)}
-            meant = {key: value for key, value in entry.items() if key in near | _KEYS.keys()}
+            lists = {key for key in entry if isinstance(entry[key], list) and "range" not in entry}  # One is meant.
+            known = lists | _KEYS.keys() | {wrong for wrong, _ in near_misses(entry, _KEYS, 0.75)}
+            meant = {key: value for key, value in entry.items() if key in known}
             findings += broken_keys(where, meant, _KEYS, required=("iters", "range"))
         else:
             findings.append(f'{where} must be an object with "iters" and "range", found {shown(entry)}')

@@ -294,7 +294,7 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files if _is_read(_known(name))}
     except Exception as error:  # Of zipfile, zlib or tokenize: NumPy reads a header before the zip's checksum is seen.
-        raise UserError(f"{path} can't be read: {error}") from None
+        raise UserError(f"{path} can't be read: {error}: give a file of numpy.savez") from None
 
 
 def _is_read(name: str) -> bool:
@@ -337,7 +337,7 @@ def _read_minari(source: str, tell: Tell) -> Iterator[NamedEpisode]:
             leaves = _flat(episode.observations), _flat(episode.actions)
             yield NamedEpisode(*leaves, np.asarray(episode.rewards), is_terminated)
     except Exception as error:  # Whatever its storage raises.
-        raise UserError(f"{source} can't be read by Minari: {error}") from None
+        raise UserError(f"{source} can't be read by Minari: {error}: download or write it again") from None
     if cut:
         tell(f"{cut:,} episodes neither terminate nor are truncated: they count as truncated at their last step")
 
@@ -580,7 +580,7 @@ def _leaf(arrays: Mapping[str, np.ndarray], column: Column, kind: str, length: i
     if name not in arrays:
         raise UserError(
             f"{what} has no {kind} {name or '(one array)'}: it has {', '.join(map(repr, arrays)) or 'none'}, the "
-            f"environment's leaf is {column.name}"
+            f"environment's leaf is {column.name}: rename the array"
         )
     array = np.asarray(arrays[name])
     if name == ACTION_MASK:  # Of any dtype.
@@ -591,7 +591,7 @@ def _leaf(arrays: Mapping[str, np.ndarray], column: Column, kind: str, length: i
         remedy = ": bring its axes into this order, as with numpy.transpose" if has_all else ""
         raise UserError(f"{what}: {column.name} has the shape {list(array.shape)}, this needs {list(wanted)}{remedy}")
     if dtype.kind != "f" and not np.can_cast(array.dtype, dtype, "same_kind"):
-        raise UserError(f"{what}: {column.name} is {array.dtype}, this needs {dtype}")
+        raise UserError(f"{what}: {column.name} is {array.dtype}, this needs {dtype}: convert it")
     return _converted(array, dtype, f"{column.name} of {what}").reshape(wanted)
 
 

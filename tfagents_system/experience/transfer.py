@@ -230,7 +230,7 @@ def action_differences(ours: Sequence[LeafActions], stored: StoredRing) -> list[
     A ring has actions in the agent's units: shares of the environment's bounds, or numbers of rows of a table.
     """
     return [
-        f"{here.spec.name}: here {in_words(here)}, there {in_words(there)}, and not the same ones"
+        f"{here.spec.name}: here {in_words(here)}, there {in_words(there)}, with other bounds, rows or order"
         for here, there in zip(ours, actions_beside(stored) or ours, strict=True)
         if not mean_the_same(here, there)
     ]

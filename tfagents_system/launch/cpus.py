@@ -133,9 +133,9 @@ def _wishes(reverb: int, train: int, workers: int, beside: Mapping[str, int], wo
     if any(beside.values()):
         all_workers = f"({all_workers})"
     what = f"SAC_REVERB_CPUS={reverb} + SAC_TRAIN_CPUS={train} + {all_workers} * SAC_COLLECT_WORKER_CPUS={worker_cpus}"
-    shares = {"SAC_REVERB_CPUS": reverb, "SAC_TRAIN_CPUS": train, "SAC_NUM_COLLECT_WORKERS": workers * worker_cpus}
-    largest = max(reversed(shares), key=lambda name: shares[name])
-    largest = "SAC_COLLECT_WORKER_CPUS" if largest == "SAC_NUM_COLLECT_WORKERS" and workers == 1 else largest
+    of_workers = "SAC_NUM_COLLECT_WORKERS" if workers > 1 else "SAC_COLLECT_WORKER_CPUS"
+    shares = {of_workers: workers * worker_cpus, "SAC_TRAIN_CPUS": train, "SAC_REVERB_CPUS": reverb}
+    largest = max(shares, key=lambda name: shares[name])
     return what, f"{f'lower {largest} or ' if max(shares.values()) > 1 else ''}set SAC_SHARE_CPUS=1"
 
 

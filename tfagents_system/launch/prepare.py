@@ -158,11 +158,8 @@ class Preparation:
             findings, folder = self.inspection.findings, values["params"].parent
             findings.replace(str(self.copy), str(folder))
             if any(error in text for text in findings.errors for error in _NOT_FOUND):
-                words = (
-                    f"the run works in a copy of {folder}: if what is missing is a file of your own outside of that "
-                    "folder, give its absolute path (of a module its folder's, in sys.path)"
-                )
-                findings.note("params folder", words)
+                words = "files of your own elsewhere need an absolute path, in sys.path as well"
+                findings.note("params folder", f"the run works in a copy of {folder}: {words}")
         self.findings.extend(self.inspection.findings)
 
     def close(self) -> None:

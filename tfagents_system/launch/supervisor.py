@@ -557,10 +557,9 @@ class Supervisor:
             if TRAINER in self.roles and not has_trained:
                 saved = "nothing had been trained yet, the same command begins the run"
             return [*lines, f"{self._name}: {self.message}; {saved}"]
-        lines.append(f"{self._name} failed: {self.message} (logs in {self.paths.logs})")
-        if self._is_ours and "same command" not in self.message:
-            lines.append("once that is corrected, the same command goes on")
-        return lines
+        is_told = not self._is_ours or "same command" in self.message
+        failed = f"{self._name} failed: {self.message} (logs in {self.paths.logs})"
+        return [*lines, failed if is_told else f"{failed}: correct that, and the same command goes on"]
 
 
 def _is_gone(directory: Path, opened: int) -> bool:

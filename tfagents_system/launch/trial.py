@@ -534,7 +534,7 @@ def make_prior_data(params: TrainParamsBase, specs: Path, folders: Sequence[Path
                 sources, ring, conversion, lambda note: findings.note(PRIOR, note), length, params.frame_stack
             )
         except OSError as error:
-            raise UserError(f"the ring of prior_data can't be written to {ring} ({error.strerror})") from None
+            raise UserError(f"prior_data can't be copied to {ring} ({error.strerror}): free space there") from None
         findings.fact(PRIOR, made)
         return ring
     return None
@@ -600,11 +600,9 @@ def _compare_actions(taken: Taken, run_specs: tuple[Any, Any, Any], findings: Fi
     if len(ours) == len(theirs) and all(map(mean_the_same, ours, theirs)):
         return
     there, here = (", ".join(map(in_words, leaves)) for leaves in (theirs, ours))
-    words = f"SAC_FROM={taken.source}: its actions are {there}, this run's {here}, or the same in another order"
+    words = f"SAC_FROM={taken.source}: its actions are {there}, this run's {here} (bounds or order differ)"
     if taken.has_rows or any(leaf.rows is not None for leaf in (*ours, *theirs)):
-        raise UserError(
-            f"{words}: give the action space the same bounds, or action_table the same rows in the same order"
-        )
+        raise UserError(f"{words}: give the action space the same bounds, or action_table the same rows, in order")
     findings.note(ANOTHER_RUN, f"{words}: the agent begins with other actions than it has learned")
 
 

@@ -56,7 +56,7 @@ def load_policy(path: Path, setting: str) -> py_policy.PyPolicy:
     try:
         return ExportedPolicy(file)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{setting}={path} can't be loaded: {error}") from None
+        raise UserError(f"{setting}={path} can't be loaded: {error}: export it again, or give another") from None
 
 
 def load_saved_model(path: Path, setting: str) -> py_policy.PyPolicy:
@@ -72,7 +72,7 @@ def load_saved_model(path: Path, setting: str) -> py_policy.PyPolicy:
     try:
         return policy_loader.load(str(model), str(path) if is_checkpoint else None)
     except (OSError, ValueError, tf.errors.OpError) as error:
-        raise UserError(f"{setting}={path} can't be loaded: {error}") from None
+        raise UserError(f"{setting}={path} can't be loaded: {error}: export it again, or give another") from None
 
 
 class ExportedPolicy(py_policy.PyPolicy):

@@ -53,7 +53,6 @@ _SNAPSHOT_SECS = 30.0
 _IDLE_SECS = 0.02  # Until it looks whether the trainer has taken a block; what arrives wakes it at once.
 _TELL_SECS = 0.02  # Between two messages of what is stored: one costs as much as storing a segment.
 _MALFORMED = (ValueError, TypeError, IndexError)  # Of a message of another form.
-_SPEAK_SECS = 10.0  # A flood of them must not fill the disk with logs.
 _MOST_AHEAD_NS = 50 * 365 * 86_400 * 10**9  # Of a clock, 50 years.
 _ITEMS_A_ROUND = 64  # Segments, or bundles of them: A flood of segments must not keep the trainer waiting.
 
@@ -256,8 +255,7 @@ class ReplayService:
 
     def _refuse(self, what: str, error: Exception) -> None:
         self.malformed += 1
-        words = "refused a %s: %s (%d refused so far)"
-        logging.log_every_n_seconds(logging.ERROR, words, _SPEAK_SECS, what, error, self.malformed)
+        logging.error("refused a %s: %s", what, error)
 
     # What goes out.
 

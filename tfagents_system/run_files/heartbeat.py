@@ -23,7 +23,6 @@ _AT_ONCE = ("done", "stopped")  # Last words.
 LIVE_STATES = ("starting", "running")  # Of a run.
 MOST_BYTES = 256 * 1024  # Of a heartbeat; a gateway takes no longer messages either.
 _MOST_CHARS = 500
-_MOST_COUNTED = 2**63 - 1
 # Counts that go on where an earlier process of the role has ended.
 COUNTED = ("env_faults", "eval_env_faults", "episodes")
 _complained = set[Path]()
@@ -128,7 +127,7 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, int):  # Numbers of other machines; one of 64 bits can be shown and computed with.
-        return max(-_MOST_COUNTED, min(_MOST_COUNTED, value))
+        return max(-(2**63), min(2**63 - 1, value))
     if isinstance(value, list):
         return [_clean(item) for item in value]
     if isinstance(value, dict):

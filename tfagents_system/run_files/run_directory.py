@@ -307,9 +307,8 @@ def install(paths: RunPaths, inputs: Inputs) -> None:
             shutil.copy2(file, paths.prior_data)
     if inputs.taken is not None and inputs.taken.agent is not None:
         inputs.taken.copy_agent(paths.taken)
-    for folder in (paths.params_folder, paths.prior_data, paths.taken):
-        if folder.is_dir():
-            sync_all(folder)
+    for folder in filter(Path.is_dir, (paths.params_folder, paths.prior_data, paths.taken)):
+        sync_all(folder)
     sync(paths.exp_dir)
 
 

@@ -70,8 +70,8 @@ class RunPaths:
     policy_checkpoints = Below(
         "policies/checkpoints",
         "`policy_checkpoint_<10 digits>`, weights after that many updates: periodic ones, the first, the "
-        "last and the best (of the newest stage of a curriculum); a best one that was replaced, as long as one of the "
-        "two checkpoints names it",
+        "last and the best (of the newest stage of a curriculum); one that was the best before stays "
+        "until neither of the two checkpoints names it",
     )
     best_json = Below(
         "policies/best.json",
@@ -102,7 +102,7 @@ class RunPaths:
     )
     status_json = Below("status.json", "what every role is doing; written at most every 2 s")
     heartbeats = Below("heartbeats", "what each role reported last, from which `status.json` is made")
-    logs = Below("logs", "`<role>.log`, the log of a role; every start appends to it")
+    logs = Below("logs", "`<role>.log`, to which every start appends; above 3 MiB its first and last MiB stay")
     credentials = Below(
         "credentials",
         "what those who join need, unless SAC_CREDENTIALS_DIR has it (docs/explanations/security.md)",

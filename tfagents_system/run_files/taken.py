@@ -101,7 +101,7 @@ def find(source: str, take: str) -> Taken:
     try:
         folder = _newest(paths) if name is None else _named(paths, name)
     except OSError as error:
-        raise UserError(f"{error.filename} can't be read: {error.strerror}") from None
+        raise UserError(f"{error.filename} can't be read ({error.strerror}): make it readable") from None
     counters = _counters(folder) if take == ALL else {}
     return Taken(source, take, str(path), str(folder.relative_to(path)), mark=mark, **counters)
 

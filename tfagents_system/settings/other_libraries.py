@@ -22,7 +22,6 @@ class Setting(NamedTuple):
 
 # What they call it | who (SB3: Stable-Baselines3) | what to do here. Indented lines continue a row.
 _ROWS = """
-# Names of earlier editions, and of TF-Agents' examples.
 train_batch_size | earlier editions | set batch_size
 env_steps_before_training | earlier editions | set initial_collect_steps
 num_iterations | TF-Agents | set num_env_steps, or num_iter

@@ -233,7 +233,7 @@ def _unknown_key(path: Sequence[str], env_config: Mapping[str, Any]) -> str | No
     node: Any = env_config
     for depth, key in enumerate(path):
         if not isinstance(node, Mapping):
-            return f"{name} can't be: {'.'.join((CONFIG, *path[:depth]))} is no object but {shown(node)}"
+            return f"{name} has no place: {'.'.join((CONFIG, *path[:depth]))} is {shown(node)}: set that to an object"
         if key in node:
             node = node[key]
             continue

@@ -102,16 +102,10 @@ def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bo
         with contextlib.suppress(OSError):  # Too long, or below a folder that is not ours to look into.
             if is_one(candidate):
                 return Path(os.path.normpath(candidate))
+    files = {file.name: file for folder in folders for file in folder.glob("*") if file.suffix == path.suffix}
+    meant = "".join(f"; {files[name]} is meant" for name in difflib.get_close_matches(path.name, files, 1, 0.7))
     words = ", ".join(shown_value(str(candidate)) for candidate in candidates)
-    raise ValueError(f"an existing {what}, none of these is one: {words}{_meant_file(path, folders)}")
-
-
-def _meant_file(path: Path, folders: Iterable[Path]) -> str:
-    """`; /home/me/params.py is meant`: a file of a similar name; empty without any."""
-    with contextlib.suppress(OSError):  # Too long, or of others.
-        files = {file.name: file for folder in folders for file in folder.glob(f"*{path.suffix}") if path.suffix}
-        return "".join(f"; {files[name]} is meant" for name in difflib.get_close_matches(path.name, files, 1, 0.7))
-    return ""
+    raise ValueError(f"an existing {what}, none of these is one: {words}{meant}")
 
 
 def _path(text: str) -> str:

@@ -196,7 +196,7 @@ class Source:
                 task = self.task(number)
                 if (owner := owner_of_run(task.paths)) is None:
                     return task
-                task.reason = f"the run directory {task.paths.exp_dir} is in use by {owner}"
+                task.reason = f"the run directory {task.paths.exp_dir} is in use by {owner}: stop that first"
                 self.release(task)
         return None
 

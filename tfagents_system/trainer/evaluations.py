@@ -111,7 +111,7 @@ class WorkerReports:
                 try:
                     report = Report.from_wire(arrays)
                 except msgspec.DecodeError as error:
-                    logging.log_every_n_seconds(logging.ERROR, "refused a report: %s", 10, error)
+                    logging.error("refused a report: %s", error)
                     continue
                 if report.kind == TRAIN:
                     self._log.add_report(report)

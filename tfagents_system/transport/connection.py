@@ -66,7 +66,7 @@ class Waiting:
         if self._stop():
             raise StoppedError
         if waited >= self._deadline_secs:
-            raise ServerUnreachableError(f"waited {waited:.0f} s for {self._words()}: giving up")
+            raise ServerUnreachableError(f"waited {waited:.0f} s for {self._words()}: giving up, see its log")
         if waited >= self._speak_at:
             logging.info("waiting %.0f s for %s", waited, self._words())
             self._speak_at += _SPEAK_SECS

@@ -140,7 +140,8 @@ def read_password(path: Path | None) -> str:
         rights = path.stat()
         password = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"SAC_PASSWORD_FILE={path} can't be read ({getattr(error, 'strerror', error)})") from None
+        why = getattr(error, "strerror", error)
+        raise UserError(f"SAC_PASSWORD_FILE={path} can't be read ({why}): give a readable file, or unset it") from None
     findings = []
     if problem := _others_may(rights, 0o077):
         findings.append(f"SAC_PASSWORD_FILE={path} {problem}: chmod 600 {path}")
