@@ -256,6 +256,15 @@ def test_a_working_folder_that_is_gone_is_told(become: list[list[str]], monkeypa
         command.main(["status"])
 
 
+def test_a_package_in_pythonpath_hides_none_of_the_environments(tmp_path: Path) -> None:
+    foreign = tmp_path / "dist-packages"
+    for name in ("numpy", "msgspec"):
+        (foreign / name).mkdir(parents=True)
+        (foreign / name / "__init__.py").write_text("raise ImportError('of another Python')\n")
+    done = sac("status", "nowhere", cwd=tmp_path, PYTHONPATH=f"{foreign}:{ROOT}")
+    assert "nowhere does not exist: give a run directory" in done.stderr and done.returncode == 2
+
+
 # Installed.
 
 

@@ -16,7 +16,6 @@ from typing import NamedTuple, NoReturn
 
 from tfagents_system.checks.rules import near_misses
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, NAME_VARIABLE, UserError, exit_with, run_name_of
-from tfagents_system.launch.vars_file import folders_of_python_path
 
 _LAUNCH = Path(__file__).resolve().parent / "launch"
 _DEFAULTS = _LAUNCH / "default_variables.sh"
@@ -121,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         os.execvp("bash", ["bash", str(_LAUNCH / command.target), *command.first, *given])
     # The last, with the folders of PYTHONPATH: as for a run's programs, see shell_variables.sh.
-    sys.path.sort(key=folders_of_python_path(os.environ).__contains__)
+    sys.path.sort(key=os.environ.get("PYTHONPATH", "").split(os.pathsep).__contains__)
     if here not in sys.path:
         sys.path.append(here)
     module = importlib.import_module(f"tfagents_system.{command.target}")
