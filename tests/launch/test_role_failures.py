@@ -7,7 +7,7 @@ import time
 import types
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -194,7 +194,7 @@ def test_a_deterministic_run_starts_all_anew_with_the_trainer(
 def test_a_role_that_never_starts_ends_the_run_with_where_it_is(
     run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "_START_SECS", 0.5)
+    monkeypatch.setattr(supervisor_module, "_START_SECS", 1.0)
     monkeypatch.setattr(supervisor_module, "_STACK_SECS", 0.3)
     stack = "File client.py, line 7 in connect"
     starting = '{\\"state\\": \\"starting\\", \\"pid\\": $$}'
@@ -204,20 +204,33 @@ def test_a_role_that_never_starts_ends_the_run_with_where_it_is(
     roles = {"replay": works("replay", "env_steps", "1") + SAVES, "trainer": hangs + "while :; do sleep 0.05; done"}
     assert make_supervisor(run_dir, stop, roles).run() == 1
     out = capfd.readouterr().out
-    assert "error: trainer has not started within 0.5 s: its log says at the end where it is" in out
+    assert "error: trainer has not started within 1 s: its log says at the end where it is" in out
     assert f"  {stack}" in out and "saved" in log(run_dir, "replay")
 
 
-def test_a_role_that_waits_for_one_that_tells_what_it_is_at_is_not_late(run_dir: Path, stop: StopFlag) -> None:
+@pytest.mark.parametrize(
+    ("age_secs", "replay", "trainer", "stuck"),
+    [
+        (901.0, {"state": "starting"}, {"state": "starting"}, "replay"),
+        (899.0, {"state": "starting"}, {"state": "starting"}, None),
+        (901.0, {"state": "serving"}, {"state": "starting"}, "trainer"),
+        (901.0, {"state": "starting", "doing": "verifying the ring"}, {"state": "starting"}, None),
+        (901.0, {"state": "serving"}, {"state": "updating"}, None),
+        (3301.0, {"state": "serving"}, {"state": "updating"}, "worker_0"),
+    ],
+)
+@pytest.mark.parametrize("disk_is_full", [False, True])
+def test_only_the_role_that_others_wait_for_is_late(
+    run_dir: Path, stop: StopFlag, disk_is_full: bool, age_secs: float, replay: object, trainer: object, stuck: str
+) -> None:
     supervisor = make_supervisor(run_dir, stop, {})
     supervisor.paths.heartbeats.mkdir(parents=True)
-    late = SimpleNamespace(pid=7, age_secs=901.0)
-    expected = {"starting": "replay", "serving": "trainer", "verifying": None}
-    for state, stuck in expected.items():
-        beat = {"pid": 7, "state": "starting" if state == "verifying" else state}
-        beat |= {"doing": "verifying the ring"} if state == "verifying" else {}
-        (supervisor.paths.heartbeats / "replay.json").write_text(json.dumps(beat))
-        roles = {name: SimpleNamespace(name=name, **vars(late)) for name in ("replay", "trainer", "worker_0")}
-        supervisor.roles = cast(dict[str, RoleProcess], roles)
-        found = supervisor._stuck_start()
-        assert (found and found.name) == stuck, state
+    if not disk_is_full:
+        supervisor.tell("running", "")
+    beats: dict[str, Any] = {"replay": replay, "trainer": trainer, "worker_0": {"state": "starting"}}
+    for name, beat in beats.items():
+        (supervisor.paths.heartbeats / f"{name}.json").write_text(json.dumps({"pid": 7, **beat}))
+    roles = {name: SimpleNamespace(name=name, pid=7, age_secs=age_secs) for name in (*beats, "tracker")}
+    supervisor.roles = cast(dict[str, RoleProcess], roles)
+    found = supervisor._stuck_start()
+    assert (found and found.name) == (None if disk_is_full else stuck)

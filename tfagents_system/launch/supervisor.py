@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.envs.env_process import build_timeout_secs
 from tfagents_system.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
@@ -59,7 +60,7 @@ from tfagents_system.settings.variables import RunVariables
 
 _PLAN_TRIES = 5
 _STEP_SECS = 0.2
-_START_SECS = 900.0  # Of a role that says nothing: each wait of its start has a deadline of 600 s.
+_START_SECS = 900.0  # See `_start_secs`.
 _STACK_SECS = 1.0
 _LOCK_SECS = 1.0  # Between two looks at the lock.
 _VIEW_SECS = 1.0
@@ -368,7 +369,7 @@ class Supervisor:
         if self.exit_code is None and (stuck := self._stuck_start()) is not None:
             stuck.send_signal(STACK_SIGNAL)
             time.sleep(_STACK_SECS)
-            what = f"{stuck.name} has not started within {_START_SECS:g} s"
+            what = f"{stuck.name} has not started within {stuck.age_secs:.0f} s"
             self.fail(EXIT_FAILED, f"{what}: its log says at the end where it is", stuck.last_lines())
         is_alone = bool(collectors) and all(worker.is_over for worker in collectors)
         if self.exit_code is not None or not is_alone or self.has_joined_workers():
@@ -381,18 +382,24 @@ class Supervisor:
             self.fail(EXIT_FAILED, "every worker has ended, but the trainer is not done")
 
     def _stuck_start(self) -> RoleProcess | None:
-        """The first role whose process has been starting for too long; those that wait for it are none.
-
-        Workers have a watchdog of their own while they build environments, which may take longer.
-        """
+        """The first role whose process has been starting for too long; those that wait for it are none."""
         for role in self.roles.values():
             beat = read_heartbeat(self.paths.heartbeat(role.name)) or {}
-            starts = beat.get("pid") != role.pid or beat.get("state") == "starting"
-            if role.pid is None or is_worker(role.name) or not starts:
+            if role.name in DISPENSABLE or beat.get("pid") != role.pid or beat.get("state") != "starting":
                 continue
-            is_late = role.age_secs > _START_SECS and not beat.get("doing")
-            return role if is_late else None
+            is_late = role.age_secs > self._start_secs(role.name) and not beat.get("doing")
+            return role if is_late and self._can_write() else None
         return None
+
+    def _start_secs(self, role: str) -> float:
+        """Each wait of a start has a deadline of 600 s; a watchdog sees to the building of environments."""
+        builds = 2 * self.variables.envs_per_worker if is_worker(role) else 0
+        return _START_SECS + builds * build_timeout_secs(self.variables.step_timeout_secs)
+
+    def _can_write(self) -> bool:
+        """Whether the disk has taken the status of late: on a full one, roles at work may seem to be starting."""
+        status = read_status(self.paths.status_json) or {"run": {}}
+        return bool(status["run"].get("updated_at", 0.0) > time.time() - STALE_SECS)
 
     def has_joined_workers(self) -> bool:
         """Whether workers that this supervisor did not start are at work."""
