@@ -13,6 +13,7 @@ from tf_agents.specs import array_spec, tensor_spec
 
 from tests.support.fakes import CounterEnv, DictEnv
 from tfagents_system.envs import specs
+from tfagents_system.envs.gym_driver import space_nest
 from tfagents_system.envs.observations import ObservationWriter
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
@@ -124,3 +125,25 @@ def test_uint8_of_an_images_shape_whose_bounds_are_no_pixels_are_other_integers(
 def test_observations_that_are_no_numbers() -> None:
     with pytest.raises(UserError, match="must be numbers"):
         specs.observation_spec_of(specs.spaces_of_array_specs(array_spec.ArraySpec((), "U5")))
+
+
+@pytest.mark.parametrize(
+    ("space", "text"),
+    [
+        (gymnasium.spaces.Dict({}), "observation space has no part"),
+        (
+            gymnasium.spaces.Dict({"a": gymnasium.spaces.Box(-1, 1, (3, 0))}),
+            r"observation/a has shape \(3, 0\): give it at least one number",
+        ),
+        (gymnasium.spaces.Box(-1, 1, (1,) * 31), "at most 28 axes"),
+        (gymnasium.spaces.Discrete(2**40), "a vector of 1,099,511,627,776 numbers"),
+    ],
+)
+def test_leaves_that_no_run_can_store_are_refused(space: Any, text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        specs.observation_spec_of(space_nest(space))
+
+
+def test_an_action_has_a_part() -> None:
+    with pytest.raises(UserError, match="action space has no part"):
+        specs.action_spec_of(space_nest(gymnasium.spaces.Tuple(())))

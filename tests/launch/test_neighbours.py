@@ -11,6 +11,7 @@ from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -147,6 +148,30 @@ class SeededGenerator(PointEnv):
         return float(generator.uniform())
 
 
+class OfSpaces(CounterEnv):
+    """Its random numbers are those of a space that its class has, or of a dictionary."""
+
+    observation_space: Any = gymnasium.spaces.Dict({"x": gymnasium.spaces.Box(-1.0, 1.0, (2,))})
+    noises = {"of": [np.random.RandomState(1)]}
+
+    def reset(self, *, seed: int | None = None, **kwargs: Any) -> Any:
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), super().reset(seed=seed)[1]
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), self.noises["of"][0].uniform(), *super().step(action)[2:]
+
+
+class Alternating(PointEnv):
+    """Every other episode begins on the other side."""
+
+    episodes = 0
+
+    def drawn(self) -> float:
+        self.episodes += 1
+        return super().drawn() * (-1) ** self.episodes
+
+
 class OfClass(PointEnv):
     rng = random.Random(3)
 
@@ -167,7 +192,7 @@ class Unseeded(PointEnv):
         return float(np.random.default_rng().uniform()) + time.perf_counter() % 1.0
 
 
-@pytest.mark.parametrize("kind", [PointEnv, SeededGenerator, OfClass, Global, Unseeded])
+@pytest.mark.parametrize("kind", [PointEnv, SeededGenerator, OfSpaces, OfClass, Alternating, Global, Unseeded])
 def test_random_numbers_that_mix_are_no_fault(kind: Any) -> None:
     for options in ({}, {"envs_per_worker": 2}, {"workers": 2}, {"evaluates": False}):
         assert found(kind, **options).errors == [], options
@@ -256,7 +281,24 @@ class OfMemory(CounterEnv):
         self.memory.unlink()
 
 
-@pytest.mark.parametrize("kind", [Locked, Flocked, OfProcesses, OfMemory])
+class OfReset(Flocked):
+    """It takes its lock in the first reset."""
+
+    def __init__(self, path: Path) -> None:
+        CounterEnv.__init__(self)
+        self.path, self.file = path, -1
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self.file < 0:
+            Flocked.__init__(self, self.path)
+        return super().reset(**kwargs)
+
+    def close(self) -> None:
+        if self.file >= 0:
+            super().close()
+
+
+@pytest.mark.parametrize("kind", [Locked, Flocked, OfProcesses, OfMemory, OfReset])
 def test_what_a_machine_has_once_is_refused_only_where_a_run_has_two(kind: Any, tmp_path: Path) -> None:
     make = lambda: kind(tmp_path / "lock")  # noqa: E731
     assert found(make, num_eval_episodes=0).errors == found(make, num_eval_episodes=0).notes == []
@@ -302,3 +344,20 @@ def test_a_fault_of_the_hook_itself_is_told_as_it_is() -> None:
     assert "KeyError: 'wrong'" in error and "beside" not in error
     (error,) = found(CounterEnv, eval_env_args_kwargs=for_evaluation, evaluates=False).errors
     assert "KeyError: 'wrong'" in error and "beside" not in error
+
+    class Breaking(CounterEnv):
+        def step(self, action: Any) -> Any:
+            if self.breaks and self._buffer[0] == 3:
+                raise ZeroDivisionError("of evaluation")
+            return super().step(action)
+
+        breaks = False
+
+    def make(self: Any, *args: Any, breaks: bool = False) -> Any:
+        env = Breaking()
+        env.breaks = breaks
+        return env
+
+    hooks = {"env_ctor": make, "eval_env_args_kwargs": lambda self: ((), {"breaks": True})}
+    (error,) = found(None, **hooks).errors
+    assert error.startswith("the evaluation environment failed in step 4: ZeroDivisionError: of evaluation"), error

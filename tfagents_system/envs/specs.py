@@ -28,6 +28,7 @@ from tfagents_system.envs.gym_driver import (
 from tfagents_system.errors import UserError
 
 _TABLE = "action_table"
+_MOST_ONE_HOT, _MOST_AXES = 1_000_000, 28
 _INTEGERS = tuple(map(np.dtype, (np.uint8, np.int32, np.int64)))
 UNBOUNDED = 1e30  # Some libraries use larger bounds to mean "none": scaling to them would lose all precision.
 
@@ -91,8 +92,10 @@ def observation_spec_of(spaces: Any) -> Any:
     Discrete and MultiDiscrete become one-hot vectors, MultiBinary a vector of 0 and 1, all float32.
 
     Raises:
-      UserError: A space has no fixed shape, or no numbers.
+      UserError: A space has no fixed shape, or no numbers, or too many.
     """
+    if not tree.flatten(spaces):
+        raise UserError("the observation space has no part: give it at least one, such as a Box of shape (1,)")
     return tree.map_structure_with_path(_observation_leaf, spaces)
 
 
@@ -101,7 +104,17 @@ def _observation_leaf(path: tuple[Any, ...], space: Any) -> array_spec.ArraySpec
     if name == MASK_LEAF and kind in ("Box", "MultiBinary"):
         return array_spec.ArraySpec(tuple(space.shape), np.uint8, name)
     if kind in ("Discrete", "MultiDiscrete"):
-        return array_spec.ArraySpec((int(np.sum(one_hot_sizes(space))),), np.float32, name)
+        if (size := int(np.sum(one_hot_sizes(space)))) > _MOST_ONE_HOT:
+            raise UserError(
+                f"{name} has the space {space}, which is a vector of {size:,} numbers for the networks, at most "
+                f"{_MOST_ONE_HOT:,} are possible: return a Box in env_ctor, such as of the number itself"
+            )
+        return array_spec.ArraySpec((size,), np.float32, name)
+    if 0 in (shape := tuple(getattr(space, "shape", None) or ())) or len(shape) > _MOST_AXES:
+        raise UserError(
+            f"{name} has shape {shape}: give it at least one number and at most {_MOST_AXES} axes, or leave it out of "
+            "the space in env_ctor"
+        )
     if kind == "MultiBinary":
         return array_spec.ArraySpec(tuple(space.shape), np.float32, name)
     if kind != "Box":
@@ -130,8 +143,10 @@ def action_spec_of(spaces: Any) -> Any:
     Of a single choice it has none.
 
     Raises:
-      UserError: A leaf is of another kind, or unbounded.
+      UserError: A leaf is of another kind, or unbounded, or there is none.
     """
+    if not tree.flatten(spaces):
+        raise UserError("the action space has no part: give it a Box, Discrete, MultiDiscrete or MultiBinary")
     return tree.map_structure_with_path(_action_leaf, spaces)
 
 

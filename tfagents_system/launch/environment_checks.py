@@ -408,7 +408,14 @@ class EnvironmentTrial:
         """
         name, kind, env_id, is_here = neighbour
         where, seed, here = EVALUATION if kind == EVAL else ENVIRONMENT, self.seed + (kind == COLLECT), None
-        was_fine = self._is_fine
+        was_fine, first, began = self._is_fine, list[ts.TimeStep](), time.perf_counter()
+
+        def play(actions_seed: int, steps: int = _COMPARED_STEPS) -> list[ts.TimeStep]:
+            if here is not None:
+                return self._play(here, name, actions_seed, steps).first
+            played: list[ts.TimeStep] = other.call("play", name, actions_seed, steps)
+            return played
+
         with self._trying(where, f"building {name}", name):
             try:
                 if is_here:
@@ -416,28 +423,21 @@ class EnvironmentTrial:
                     here = loading.make_env(self.params, kind, seed, env_id, name=name, collect_env=beside)
                     stack.enter_context(here)
                 specs = _specs(here) if here is not None else other.call("build", kind, env_id, seed)
-            except Exception as error:
+                differences = check_same_specs(_specs(env), specs, name)
+                if was_fine and not differences:  # Else most likely the same again.
+                    began = time.perf_counter()
+                    first = play(self.seed)
+            except (Exception, SystemExit) as error:
+                words = describe_error(cause_of(error))
                 if (reason := self._why_alone(stack, env, other, neighbour)) is not None:
-                    raise UserError(
-                        f"it can't be built beside {_COLLECT} ({describe_error(error)}), {reason}"
-                    ) from None
+                    raise UserError(f"it can't run beside {_COLLECT} ({words}), {reason}") from None
                 if kind == EVAL or is_here:
                     raise
-                self.findings.note(where, f"{name} could not be tried ({describe_error(error)})")
+                self.findings.note(where, f"{name} could not be tried: {words}")
                 return None
-            differences = check_same_specs(_specs(env), specs, name)
             self.findings.error(where, *differences)
-            if not was_fine or differences:  # Most likely the same again.
+            if not first:
                 return here
-
-            def play(actions_seed: int, steps: int = _COMPARED_STEPS) -> list[ts.TimeStep]:
-                if here is not None:
-                    return self._play(here, name, actions_seed, steps).first
-                played: list[ts.TimeStep] = other.call("play", name, actions_seed, steps)
-                return played
-
-            began = time.perf_counter()
-            first = play(self.seed)
             is_slow = time.perf_counter() - began > 2 * _EPISODE_SECS
             if kind == EVAL:
                 self.findings.fact(EVALUATION, "the same observations and actions as for collecting")
@@ -471,14 +471,14 @@ class EnvironmentTrial:
     def _why_alone(
         self, stack: contextlib.ExitStack, env: TrainingEnvironment, other: OtherProcess, neighbour: Neighbour
     ) -> str | None:
-        """Why it can't be built beside the collect environment, which this closes; None: not because of that one."""
+        """Why it can't run beside the collect environment, which this closes; None: not because of that one."""
         _, kind, env_id, is_here = neighbour
         with contextlib.suppress(EnvironmentProcessError):
-            if is_here and other.call("can_build", kind, env_id, self.seed):
+            if is_here and other.call("runs", kind, env_id, self.seed):
                 return f"a process can have one: {self._apart(env, kind)}"
             with contextlib.suppress(Exception):
                 stack.close()
-            if other.call("can_build", kind, env_id, self.seed):
+            if other.call("runs", kind, env_id, self.seed):
                 alone = "SAC_NUM_COLLECT_WORKERS=1 and num_eval_episodes=0"
                 return f"there can be one at a time: {_OF_ITS_OWN}, or have a single one ({alone})"
         return None
@@ -506,7 +506,9 @@ class EnvironmentTrial:
         kind, env_id, seed = arguments
         try:
             self._there = loading.make_env(self.params, kind, seed, env_id)
-        except Exception:
+            if what == "runs":
+                self._play(self._there, "", seed, _COMPARED_STEPS)
+        except (Exception, SystemExit):
             if what == "build":
                 raise
             return False

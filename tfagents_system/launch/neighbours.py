@@ -5,11 +5,13 @@ Such as a simulator or a variable of a module that a process has once, or a port
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import multiprocessing
 import os
 import random
 import sys
+import types
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -31,6 +33,7 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 
 _CALL_SECS, _CLOSE_SECS = 60.0, 5.0
+_MOST_OWNERS, _MOST_ITEMS, _DEPTH = 3000, 100, 3  # Of generators that are looked for.
 _GENERATORS = np.random.Generator, np.random.RandomState, random.Random
 
 
@@ -145,12 +148,12 @@ def disturbed_step(
     alone = play(False)
     half = (len(alone) - 1) // 2
     step = None
-    for _ in range(3):  # Once might be chance.
+    for times in (1, 2, 1):  # Once might be chance, and every other episode an alternation of the environment itself.
         try:
             step = first_difference(alone, play(True))
         except (EnvironmentFault, EnvironmentProcessError):
             step = half + 1
-        if step is None or first_difference(alone, play(False)) is not None:
+        if step is None or any(first_difference(alone, play(False)) is not None for _ in range(times)):
             return None
     return step
 
@@ -165,22 +168,41 @@ def first_difference(ours: Sequence[ts.TimeStep], theirs: Sequence[ts.TimeStep])
 
 
 def _generators(env: TrainingEnvironment) -> Callable[[], None]:
-    """Gives generators of random numbers the states that they have now: Python's and NumPy's own, and those of an
-    environment's layers, of their classes, and of the modules of these.
+    """Gives generators of random numbers the states that they have now: Python's and NumPy's own, and those that an
+    environment's layers, their classes and the modules of these hold, such as in a space or a dictionary.
     """
     layers = list(gym_layers(env.user_env))
     classes = [cls for layer in layers for cls in type(layer).__mro__[:-1]]
     modules = [sys.modules.get(cls.__module__) for cls in classes]
-    held = [
-        (owner, name, generator, generator.__getstate__())
-        for owner in [random, np.random.mtrand, *layers, *classes, *modules]
-        for name, generator in list(getattr(owner, "__dict__", {}).items())
-        if isinstance(generator, _GENERATORS)
-    ]
+    owners = collections.deque((owner, 0) for owner in [random, np.random.mtrand, *layers, *classes, *modules])
+    seen, held = set[int](), list[tuple[Any, Any, Any, Any]]()
+    while owners and len(seen) < _MOST_OWNERS:
+        owner, depth = owners.popleft()
+        if id(owner) in seen:
+            continue
+        seen.add(id(owner))
+        if isinstance(owner, list | tuple):
+            items: list[tuple[Any, Any]] = list(enumerate(owner[:_MOST_ITEMS]))
+        else:
+            items = list((owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})).items())
+        for name, value in items:
+            is_holder = isinstance(value, dict | list | tuple) or hasattr(value, "__dict__")
+            if isinstance(value, _GENERATORS):
+                held.append((owner, name, value, value.__getstate__()))
+            elif is_holder and depth < _DEPTH and not isinstance(value, type | types.ModuleType):
+                owners.append((value, depth + 1))
+
+    torch = sys.modules.get("torch")
+    torch_state = torch and torch.get_rng_state()
 
     def restore() -> None:
+        if torch is not None:
+            torch.set_rng_state(torch_state)
         for owner, name, generator, state in held:
-            setattr(owner, name, generator)
+            if isinstance(owner, dict):
+                owner[name] = generator
+            elif not isinstance(owner, list | tuple):
+                setattr(owner, name, generator)
             generator.__setstate__(state)
 
     return restore

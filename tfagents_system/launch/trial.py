@@ -198,6 +198,8 @@ class _Watch:
         doing = inspection.doing or "the check of params and environment"
         if not self.is_hung:
             fault = f"the process died with {died_with} in {doing}: see above, and correct it"
+            if any(name in doing for name in ("the evaluation environment", "another environment of the worker")):
+                fault += ", or, where a process can have one environment, set SAC_EVAL_WORKERS=1, SAC_ENVS_PER_WORKER=1"
         else:
             fault = f"{doing} has not returned for {self._limit_secs:g} s: correct it"
             fault += ", or raise SAC_STEP_TIMEOUT_SECS" if self._is_step else ""
