@@ -20,6 +20,7 @@ from tests.support.fakes import CounterEnv
 from tfagents_system.checks.findings import Findings
 
 IN_STEPS = 200
+Options = dict[str, Any]  # Of a run.
 SEPARATE, ITS_OWN = "gives each a process", "give each its own port, file or device"
 shared: dict[str, Any] = {}
 generator = np.random.default_rng(0)
@@ -58,7 +59,7 @@ class PointEnv(CounterEnv):
         self.where["x"] = x
 
 
-def found(make: Callable[[], Any], **options: Any) -> Findings:
+def found(make: Callable[[], Any] | None, **options: Any) -> Findings:
     findings, _ = report(make, **{"env_steps_per_iter": IN_STEPS, **options})
     return findings
 
@@ -103,18 +104,20 @@ class OfSingleton(PointEnv):
 
 @pytest.mark.parametrize("kind", [OfModule, OfGoal, Noisy, OfSingleton])
 def test_a_shared_state_of_a_process_is_refused_where_two_environments_are_in_one(kind: Any) -> None:
-    for options, remedy in (
+    shared_by: list[tuple[Options, str]] = [
         ({}, "SAC_EVAL_WORKERS=1"),
         ({"num_eval_episodes": 0, "envs_per_worker": 2}, "SAC_ENVS_PER_WORKER=1"),
         ({"num_eval_episodes": 0, "envs_per_worker": 2, "env_steps_per_iter": None}, "SAC_ENVS_PER_WORKER=1"),
-    ):
+    ]
+    for options, remedy in shared_by:
         (error,) = found(kind, **options).errors
         assert "change the collect environment" in error and remedy in error and SEPARATE in error, error
-    for options in (
+    apart: list[Options] = [
         {"evaluates": False, "workers": 2},
         {"num_eval_episodes": 0, "workers": 2},
         {"env_steps_per_iter": None},  # Evaluations are between whole episodes.
-    ):
+    ]
+    for options in apart:
         assert found(kind, **options).errors == [], options
 
 
@@ -126,7 +129,8 @@ def test_a_file_at_a_fixed_path_is_shared_by_processes_too(tmp_path: Path) -> No
         def put(self, x: float) -> None:
             (tmp_path / "state").write_text(str(x))
 
-    for options in ({}, {"evaluates": False}, {"num_eval_episodes": 0, "workers": 2}):
+    runs: list[Options] = [{}, {"evaluates": False}, {"num_eval_episodes": 0, "workers": 2}]
+    for options in runs:
         (error,) = found(OfFile, **options).errors
         assert "change the collect environment" in error and ITS_OWN in error and SEPARATE not in error, error
     assert found(OfFile, num_eval_episodes=0).errors == []
@@ -194,7 +198,8 @@ class Unseeded(PointEnv):
 
 @pytest.mark.parametrize("kind", [PointEnv, SeededGenerator, OfSpaces, OfClass, Alternating, Global, Unseeded])
 def test_random_numbers_that_mix_are_no_fault(kind: Any) -> None:
-    for options in ({}, {"envs_per_worker": 2}, {"workers": 2}, {"evaluates": False}):
+    runs: list[Options] = [{}, {"envs_per_worker": 2}, {"workers": 2}, {"evaluates": False}]
+    for options in runs:
         assert found(kind, **options).errors == [], options
 
 
@@ -302,7 +307,8 @@ class OfReset(Flocked):
 def test_what_a_machine_has_once_is_refused_only_where_a_run_has_two(kind: Any, tmp_path: Path) -> None:
     make = lambda: kind(tmp_path / "lock")  # noqa: E731
     assert found(make, num_eval_episodes=0).errors == found(make, num_eval_episodes=0).notes == []
-    for options in ({"evaluates": False}, {"num_eval_episodes": 0, "workers": 2}, {"workers": 2}):
+    runs: list[Options] = [{"evaluates": False}, {"num_eval_episodes": 0, "workers": 2}, {"workers": 2}]
+    for options in runs:
         errors = found(make, **options).errors
         assert len(errors) == 1 and "at a time" in errors[0] and ITS_OWN in errors[0], (options, errors)
         assert SEPARATE not in errors[0]
@@ -322,7 +328,8 @@ class Single(CounterEnv):
 
 
 def test_one_simulator_a_process_is_refused_only_where_a_process_has_two() -> None:
-    for options in ({"evaluates": False, "workers": 3}, {"num_eval_episodes": 0, "workers": 2}):
+    runs: list[Options] = [{"evaluates": False, "workers": 3}, {"num_eval_episodes": 0, "workers": 2}]
+    for options in runs:
         assert found(Single, render=True, **options).errors == []
     (error,) = found(Single).errors
     assert "one engine only" in error and "a process can have one: SAC_ENV_PYTHON=" in error

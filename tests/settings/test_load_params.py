@@ -271,7 +271,7 @@ def test_processes_that_users_code_starts_anew_import_its_classes(tmp_path: Path
     before = sys.path[:]
     try:
         params = load_params(path, {"horizon": 5}, origin=origin, attributes={"scale": 2, "num_iter": 9})
-        pickled = pickle.dumps((params.env_ctor(), params.scaled))
+        pickled = pickle.dumps((params.env_ctor(), params.scaled))  # type: ignore[attr-defined]
         folders = sys.path[:]  # These multiprocessing gives to its children.
     finally:
         sys.path[:] = before

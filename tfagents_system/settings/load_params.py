@@ -190,7 +190,8 @@ def _build(
         setattr(params_class, name, overridden(name, getattr(params_class, name)))
     params = Overridden(env_config, **size)
     object.__setattr__(params, "__class__", params_class)  # From now on they are attributes like any others.
-    vars(params).update({name: getattr(params, name) for name in known})  # Which a copy in another process has, too.
+    for name in known:
+        object.__setattr__(params, name, getattr(params, name))  # A copy in another process has only these.
     for name in attributes.keys() & vars(params).keys():  # Those that self.__dict__.update has set, too.
         setattr(params, name, overridden(name, vars(params)[name]))
     return params, [name for name in attributes if name not in known | vars(params).keys()], wrong
