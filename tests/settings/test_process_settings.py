@@ -29,7 +29,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 class TrainParams(TrainParamsBase):
     def __init__(self, env_config):
         super().__init__(env_config)
-        sys.setrecursionlimit(500)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
     def env_ctor(self, *args, seed=None, **kwargs):
         return None
@@ -39,15 +39,13 @@ class TrainParams(TrainParamsBase):
 @pytest.fixture(autouse=True)
 def unchanged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(process_settings, "changes", {})
-    depth = sys.getrecursionlimit()
     with np.errstate(), warnings.catch_warnings():
         yield
-    sys.setrecursionlimit(depth)
 
 
 def test_params_can_not_make_warnings_and_rounding_raise_in_our_code_nor_take_its_stop_signals(tmp_path: Path) -> None:
     (tmp_path / "params.py").write_text(PARAMS)
-    depth, handler = sys.getrecursionlimit(), signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     warnings.resetwarnings()
     load_params(tmp_path / "params.py", {"horizon": 3})
     assert [entry[0] for entry in warnings.filters] == ["ignore"], "what silences a simulator stays"
@@ -55,10 +53,10 @@ def test_params_can_not_make_warnings_and_rounding_raise_in_our_code_nor_take_it
         warnings.warn("of a library", stacklevel=1)
     modes = np.geterr()
     assert (modes["divide"], modes["invalid"]) == ("warn", "ignore")
-    assert sys.getrecursionlimit() == depth and signal.getsignal(signal.SIGTERM) is handler
+    assert signal.getsignal(signal.SIGTERM) is handler and signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN
     assert list(process_settings.changes) == [
-        "signal.signal(SIGTERM, ...)", 'warnings.simplefilter("error")', 'numpy.seterr(divide="raise")',
-        "sys.setrecursionlimit",
+        "signal.signal(SIGTERM, ...)", 'warnings.simplefilter("error")', 'numpy.seterr(...="raise")',
+        "signal.signal(SIGPIPE, ...)",
     ]  # fmt: skip
 
 
@@ -89,11 +87,16 @@ def test_a_thread_has_no_handlers_to_put_back(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("owner", "name", "value", "told"),
     [
-        (tf.keras.backend, "floatx", "float64", "the default float type of Keras is float64, not float32"),
-        (tf.keras.backend, "image_data_format", "channels_first", "the image format of Keras is channels_first"),
-        (tf, "executing_eagerly", False, "TensorFlow is in graph mode (disable_eager_execution"),
-        (tf.distribute, "has_strategy", True, "TensorFlow has a distribution strategy"),
-        (tf.config, "get_visible_devices", [], "TensorFlow sees no CPU (set_visible_devices)"),
+        (tf.keras.backend, "floatx", "float64", "params or environment set float64 for the whole process (set_floatx)"),
+        (tf.keras.backend, "image_data_format", "channels_first", "params or environment set channels_first for"),
+        (tf, "executing_eagerly", False, "params or environment set graph mode for the whole process (disable_eager"),
+        (tf.distribute, "has_strategy", True, "params or environment set a distribution strategy for"),
+        (
+            tf.config,
+            "get_visible_devices",
+            [],
+            "params or environment set no CPU for the whole process (set_visible_devices)",
+        ),
     ],
 )
 def test_settings_of_tensorflow_with_which_roles_fail_are_told_with_their_remedy(
@@ -102,7 +105,7 @@ def test_settings_of_tensorflow_with_which_roles_fail_are_told_with_their_remedy
     assert faults() == []
     monkeypatch.setattr(owner, name, lambda *_: value)
     (fault,) = faults()
-    assert fault.startswith(told) and ": remove the call (params," in fault
+    assert fault.startswith(told) and ": remove that (from what they import" in fault
 
 
 def test_a_precision_policy_is_told() -> None:
@@ -111,7 +114,7 @@ def test_a_precision_policy_is_told() -> None:
         (fault,) = faults()
     finally:
         tf.keras.mixed_precision.set_global_policy("float32")
-    assert "the precision policy of Keras is mixed_bfloat16, not float32" in fault and faults() == []
+    assert "set mixed_bfloat16 for the whole process (set_global_policy)" in fault and faults() == []
 
 
 def test_without_tensorflow_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

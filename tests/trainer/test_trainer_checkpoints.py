@@ -311,7 +311,7 @@ def test_it_does_not_wait_for_a_server_that_has_ended(
     monkeypatch.setattr(checkpoints_module, "_ASK_AGAIN_SECS", 0.1)
     checkpoints, is_gone = checkpoints_here(server, tmp_path / "here"), iter([False, True])
     checkpoints._is_far = False
-    checkpoints._is_server_gone = lambda: next(is_gone)
+    checkpoints.is_server_gone = lambda: next(is_gone)
     began = time.monotonic()
     checkpoints.save(60.0, wait=True)
     assert 0.1 < time.monotonic() - began < 20.0, "it asked once, and looked again later"

@@ -133,12 +133,11 @@ def check_limits(values: Mapping[str, Any], findings: Findings, where: str = "li
         "RLIMIT_NOFILE": ("-n", _DESCRIPTORS + 8 * workers, 1, "open files in a process"),
     }
     for name, (option, need, unit, what) in needed.items():
-        limit, hard = resource.getrlimit(getattr(resource, name))
+        limit = resource.getrlimit(getattr(resource, name))[0]
         if limit != resource.RLIM_INFINITY and limit < need:
-            remedy = f"ulimit {option} {need // unit}" if not 0 <= hard < need else "have the administrator raise it"
-            findings.error(
-                where, f"a run needs at least {need // unit} {what}, and {limit // unit} are allowed: {remedy}"
-            )
+            remedy = f"ulimit {option} {need // unit}, or as root where that is refused; params must not lower it"
+            words = f"a run needs at least {need // unit} {what}, and {limit // unit} are allowed"
+            findings.error(where, f"{words}: {remedy}")
     for left, words in _threads_left():
         if left < threads:
             findings.error(

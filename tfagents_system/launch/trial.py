@@ -230,11 +230,9 @@ class Inspector:
             if self._check_prior_sources(params) and params.env_config.get("horizon"):
                 self._try_environment(params, render, plan, bytes_before)
         if changes := process_settings.changes:
-            self._findings.note(
-                PARAMS,
-                f"{', '.join(changes)} of params or environment is put back once they are loaded, since our own code "
-                "would fail by it: set it where your own code needs it (warnings.catch_warnings, numpy.errstate)",
-            )
+            words = "put back once params and environment are loaded, since our own code would fail by it"
+            remedy = "set it where your own code needs it (warnings.catch_warnings, numpy.errstate)"
+            self._findings.note(PARAMS, f"{', '.join(changes)} is {words}: {remedy}")
         self._inspection.doing = ""
         return self._inspection
 

@@ -18,7 +18,6 @@ import numpy as np
 # Those that stop a role, and that of a connection whose other end is gone, which Python ignores.
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _SIGNALS = (*_STOPS, signal.SIGPIPE)
-_RAISE = ("raise", "call")
 
 changes: dict[str, None] = {}
 """What `kept` has put back in this process, in words."""
@@ -31,8 +30,8 @@ def kept() -> Iterator[None]:
     These are handlers of signals, and warnings and rounding that raise: our own libraries warn and underflow. All other
     settings stay the user's.
     """
-    filters, modes, depth = list(warnings.filters), dict[str, Any](np.geterr()), sys.getrecursionlimit()
-    is_main = threading.current_thread() is threading.main_thread()
+    filters, modes = list(warnings.filters), dict[str, Any](np.geterr())
+    is_main = threading.current_thread() is threading.main_thread()  # Others can't set handlers.
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if is_main else {}
     try:
         yield
@@ -44,41 +43,27 @@ def kept() -> Iterator[None]:
         if errors := [entry for entry in warnings.filters if entry[0] == "error" and entry not in filters]:
             warnings.filters[:] = [entry for entry in warnings.filters if entry not in errors]  # type: ignore[index]
             changes['warnings.simplefilter("error")'] = None
-        if raising := {
-            kind: modes[kind] for kind, mode in np.geterr().items() if mode in _RAISE and mode != modes[kind]
-        }:
-            np.seterr(**raising)
-            changes[f'numpy.seterr({", ".join(raising)}="raise")'] = None
-        if sys.getrecursionlimit() < depth:
-            sys.setrecursionlimit(depth)
-            changes["sys.setrecursionlimit"] = None
+        raising = {kind for kind, mode in np.geterr().items() if mode in ("raise", "call") and mode != modes[kind]}
+        if raising:
+            np.seterr(**{kind: modes[kind] for kind in raising})
+            changes['numpy.seterr(...="raise")'] = None
 
 
 def faults() -> list[str]:
-    """Settings of TensorFlow with which roles fail, each with its remedy; it may not be imported."""
+    """A setting of TensorFlow with which roles fail, with its remedy; it may not be imported."""
     if (tf := sys.modules.get("tensorflow")) is None:
         return []
-    backend, precision = tf.keras.backend, tf.keras.mixed_precision.global_policy().name
-    is_set = {
-        f"the default float type of Keras is {backend.floatx()}, not float32 (set_floatx)": backend.floatx()
-        != "float32",
-        f"the precision policy of Keras is {precision}, not float32 (set_global_policy)": (
-            precision not in ("float32", backend.floatx(), "_infer")  # That of graph mode.
-        ),
-        "the image format of Keras is channels_first (set_image_data_format)": (
-            backend.image_data_format() != "channels_last"
-        ),
-        "TensorFlow is in graph mode (disable_eager_execution, disable_v2_behavior or a Graph that was entered)": (
-            not tf.executing_eagerly()
-        ),
-        "TensorFlow has a distribution strategy (experimental_set_strategy, or a scope that was entered)": (
-            tf.distribute.has_strategy()
-        ),
-        "TensorFlow sees no CPU (set_visible_devices)": not tf.config.get_visible_devices("CPU"),
+    settings = {
+        "disable_eager_execution or a Graph": ("graph mode", not tf.executing_eagerly()),
+        "set_floatx": (tf.keras.backend.floatx(), tf.keras.backend.floatx() != "float32"),
+        "set_global_policy": (name := tf.keras.mixed_precision.global_policy().name, name != "float32"),
+        "set_image_data_format": ("channels_first", tf.keras.backend.image_data_format() != "channels_last"),
+        "set_strategy": ("a distribution strategy", tf.distribute.has_strategy()),
+        "set_visible_devices": ("no CPU", not tf.config.get_visible_devices("CPU")),
     }
     return [
-        f"{setting} after SAC_PARAMS and the environment were loaded, and that holds for the run's own networks, too: "
-        "remove the call (params, what they import, ~/.keras/keras.json), or give your own layers that setting alone"
-        for setting, is_wrong in is_set.items()
+        f"params or environment set {value} for the whole process ({call}), which the run's own networks can't have: "
+        "remove that (from what they import and ~/.keras/keras.json, too), or set it for your own layers alone"
+        for call, (value, is_wrong) in settings.items()
         if is_wrong
-    ]
+    ][:1]  # It may have set the others, too.

@@ -56,15 +56,9 @@ class Learner:
         self._connection = connection
         folder, saved = role.paths.trainer_checkpoints, role.paths.saved
         self.checkpoints = TrainerCheckpoints(
-            folder,
-            self.agent,
-            self.state,
-            self.step_variable,
-            connection,
-            saved,
-            is_far=role.is_far,
-            is_server_gone=role.is_server_gone,
+            folder, self.agent, self.state, self.step_variable, connection, saved, is_far=role.is_far
         )
+        self.checkpoints.is_server_gone = role.is_server_gone
         self.resumed_at: int | None = None
         if self.restore():
             self.seed_noise()

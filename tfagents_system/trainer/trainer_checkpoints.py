@@ -71,10 +71,10 @@ class TrainerCheckpoints:
       connection: To the replay server, which writes its part of them.
       record: A file elsewhere that says that there are some, see `kept_checkpoints.why_lost`.
       is_far: The server does not see this folder: it keeps its part in a checkpoint of its own.
-      is_server_gone: Nobody waits for its part then.
 
     Attributes:
       status: Reads what the server tells of itself.
+      is_server_gone: Whether nobody is to wait for its part.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class TrainerCheckpoints:
         record: Path | None = None,
         *,
         is_far: bool = False,
-        is_server_gone: Callable[[], bool] = lambda: False,
     ) -> None:
         self._folder, self._record, self._state, self._train_step = folder, record, state, train_step
         self._signature = signature_of(agent)
         self._checkpoint = tf.train.Checkpoint(agent=agent, train_step=train_step, state=_SavedState(state))
-        self._connection, self._is_far, self._is_server_gone = connection, is_far, is_server_gone
+        self._connection, self._is_far = connection, is_far
+        self.is_server_gone: Callable[[], bool] = lambda: False
         self.status = connection.newest(tables.STATUS)
         self._finishing: threading.Thread | None = None
         self._error: OSError | None = None
@@ -184,7 +184,7 @@ class TrainerCheckpoints:
                 )
                 return
             if now >= ask_at:
-                if self._is_server_gone():
+                if self.is_server_gone():
                     logging.warning("%s has no part of the replay server, which has ended", partial.name)
                     return
                 ask_at = now + _ASK_AGAIN_SECS
