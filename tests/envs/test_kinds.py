@@ -116,7 +116,7 @@ def frozen() -> Any:
         frozen,
         lambda: SyncVectorEnv([CounterEnv]),
         lambda: dm_control_wrapper.DmControlWrapper(DmEnv()),
-        lambda: wrappers.RescaleAction(CounterEnv(), -1.0, 1.0),
+        lambda: wrappers.RescaleAction(CounterEnv(), np.float32(-1.0), np.float32(1.0)),
         lambda: kind("Monitor", gymnasium.Env, module="stable_baselines3.common.monitor", action_space=BOX),
     ],
 )
@@ -139,7 +139,7 @@ class Welford:
             setattr(self, name, np.asarray(getattr(self, name) + np.sum(value) + 1.0))
 
 
-class OwnNormalize(gymnasium.Wrapper):  # type: ignore[type-arg]
+class OwnNormalize(gymnasium.Wrapper):
     """Keeps statistics of its observations."""
 
     def __init__(self, env: Any, names: Any, *, moves: bool = True) -> None:
@@ -168,6 +168,7 @@ def scaled_rewards() -> Any:
     [
         (lambda: OwnNormalize(CounterEnv(), {}), "OwnNormalize.rms.obs holds a running mean and spread"),
         (lambda: OwnNormalize(CounterEnv(), {"mean": "_sum", "spread": "sum_sq"}), "OwnNormalize.rms.obs"),
+        (lambda: OwnNormalize(CounterEnv(), {"mean": "obsMean", "spread": "obsVar"}), "OwnNormalize.rms.obs"),
         (lambda: SyncVectorEnv([lambda: OwnNormalize(CounterEnv(), {})]), "OwnNormalize.rms.obs"),
         (scaled_rewards, "TransformReward.func holds a running mean"),
         (lambda: OwnNormalize(CounterEnv(), {}, moves=False), ""),
@@ -184,3 +185,20 @@ def test_running_statistics_of_a_users_own_are_told_by_name(env: Any, name: str)
 def test_wrappers_that_cost_much_are_told() -> None:
     (note,) = report(lambda: wrappers.FrameStackObservation(CounterEnv(), 4))[0].texts("note")
     assert note.startswith("the wrapper FrameStackObservation stores each frame once for each stack")
+
+
+@pytest.mark.parametrize("shape", [(84, 84), (4, 84, 84, 3), (20, 30, 3), (10,), (8, 84)])
+def test_images_without_one_axis_of_channels_are_told(shape: tuple[int, ...]) -> None:
+    class Pixels(CounterEnv):
+        observation_space = spaces.Box(0, 255, shape, np.uint8)
+
+        def reset(self, **kwargs: Any) -> Any:
+            return np.zeros(shape, np.uint8), super().reset(**kwargs)[1]
+
+        def step(self, action: Any) -> Any:
+            return np.zeros(shape, np.uint8), *super().step(action)[1:]
+
+    notes = report(Pixels)[0].texts("note")
+    is_told = shape in ((84, 84), (4, 84, 84, 3))
+    assert len(notes) == is_told
+    assert not is_told or f"observation {shape} is flattened, images are [height, width, channels]" in notes[0]

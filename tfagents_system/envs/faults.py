@@ -30,12 +30,9 @@ class EnvironmentFault(Exception):
       error: What was raised.
       name: Which environment of the worker.
       where: What failed, if it was neither step nor reset.
-
-    Attributes:
-      counts: The episode that it ended counts, so that a policy may bring about as many faults as it likes.
     """
 
-    counts = False
+    counts = False  # The episode that it ended counts: a policy may bring about as many of these as it likes.
 
     def __init__(
         self,

@@ -473,7 +473,8 @@ def space_kind(space: Any) -> str:
 
 def no_fixed_shape(name: str, space: Any) -> str:
     """The error message for a space of unknown kind."""
-    return f"{name} has the space {space}, which has no fixed shape: use {', '.join(_KNOWN[:-1])} or {_KNOWN[-1]}"
+    kinds = f"{', '.join(_KNOWN[:-1])} or {_KNOWN[-1]}"
+    return f"{name} has the space {space}, which has no fixed shape: use {kinds}, padded to one length in a wrapper"
 
 
 def space_nest(space: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ _NORMALIZERS = {"NormalizeObservation": "normalize_observations", "NormalizeRewa
 _SPACES = ("action_space", "observation_space")
 _TELLING = (*_SPACES, "single_action_space", "step_async", "possible_agents", "agent_iter", "action_spec", "transition")
 _STATES = {"state", "env_state", "key", "rng"}  # Arguments of `step` where the environment itself keeps no state.
-_MEAN = re.compile(r"(^|_)(mean|means|mu|avg|average|sum|total|m|m1)(_|$)")
-_SPREAD = re.compile(r"(^|_)(var|vars|variance|std|stddev|sigma|sigma2|sq|sumsq|squares|s|s2|m2)(_|$)")
+_MEAN = re.compile(r"mean|average|avg|(^|_)(mu|sum|total|m|m1)(_|$)")
+_SPREAD = re.compile(r"(var|vars|variance)(_|$)|std|sigma|square|(^|_)(sq|sumsq|s|s2|m2)(_|$)")
 _DEPTH = 3  # Of objects within a wrapper.
 
 
@@ -100,31 +100,29 @@ def _wrong_wrapper(env: Any) -> str:
     return ""
 
 
-def statistics_of(env: Any) -> dict[str, tuple[bytes, ...]]:
-    """(means, spreads) that an environment or its wrappers hold: their values, by names such as `Normalize.rms`."""
-    layers, statistics = list(layers_within(env)), dict[str, tuple[bytes, ...]]()
+def statistics_of(env: Any) -> dict[str, list[bytes]]:
+    """[means, spreads] that an environment or its wrappers hold: their values, by names such as `Normalize.rms`."""
+    layers, statistics = list(layers_within(env)), dict[str, list[bytes]]()
     seen = set(map(id, layers))
+
+    def look(name: str, holder: Any, depth: int) -> None:
+        parts = holder if isinstance(holder, Mapping) else getattr(holder, "__dict__", {})
+        for key, value in sorted(parts.items(), key=lambda part: str(part[0])[:1] == "_") if depth else ():
+            with contextlib.suppress(Exception):  # Of the user's own classes; of a closure's empty cell.
+                cells = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+                for part in (value, getattr(value, "__self__", None), *cells):
+                    is_nested = (isinstance(part, Mapping) or hasattr(part, "__dict__")) and id(part) not in seen
+                    if is_nested and not isinstance(part, type) and not inspect.ismodule(part):
+                        seen.add(id(part))
+                        look(f"{name}.{key}", part, depth - 1)
+        held = {str(key).lower(): value for key, value in parts.items()}
+        with contextlib.suppress(Exception):  # No numbers.
+            numbers = [
+                [np.asarray(held[key], float) for key in held if words.search(key)] for words in (_MEAN, _SPREAD)
+            ]
+            if all(numbers):
+                statistics[name] = [b"".join(number.tobytes() for number in kind) for kind in numbers]
+
     for layer in layers:
-        for name, parts in _holders(type(layer).__name__, layer, seen, _DEPTH):
-            with contextlib.suppress(TypeError, ValueError):  # No numbers.
-                statistics[name] = tuple(
-                    b"".join(np.asarray(parts[key], np.float64).tobytes() for key in parts if words.search(key))
-                    for words in (_MEAN, _SPREAD)
-                )
+        look(type(layer).__name__, layer, _DEPTH)
     return statistics
-
-
-def _holders(name: str, holder: Any, seen: set[int], depth: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Objects that hold a mean and a spread, within one of this name: their names, and their parts."""
-    parts = holder if isinstance(holder, Mapping) else getattr(holder, "__dict__", {})
-    lower = {str(key).lower(): value for key, value in parts.items()}
-    if any(map(_MEAN.search, lower)) and any(map(_SPREAD.search, lower)):
-        yield name, lower
-    for key, value in sorted(parts.items(), key=lambda item: str(item[0])[:1] == "_") if depth else ():
-        cells = getattr(value, "__closure__", None) or ()
-        inside = [getattr(value, "__self__", None), *(getattr(cell, "cell_contents", None) for cell in cells)]
-        for part in (value, *inside):
-            if (isinstance(part, Mapping) or hasattr(part, "__dict__")) and id(part) not in seen:
-                seen.add(id(part))
-                if not isinstance(part, type) and not inspect.ismodule(part):
-                    yield from _holders(f"{name}.{key}", part, seen, depth - 1)

@@ -859,9 +859,15 @@ def _check_images(params: TrainParamsBase, env: TrainingEnvironment, findings: F
     layers, spec = convolutions(params), env.observation_spec()
     is_own = has_own_networks(params) or overrides_any(params, "agent_ctor")
     for leaf, frames in zip(tree.flatten(spec), frames_in(spec, params.frame_stack), strict=True):
-        if not is_image(leaf):
-            continue
         shape, is_used = tuple(leaf.shape), is_encoded(leaf, layers)
+        if not is_image(leaf):
+            if leaf.dtype == np.uint8 and len(shape) in (2, 4) and min(shape[-3:][:2]) > max(_CHANNELS) and not is_own:
+                findings.note(
+                    ENVIRONMENT,
+                    f"{leaf.name} {shape} is flattened, images are [height, width, channels]: give them one axis of "
+                    "channels in env_ctor (AtariPreprocessing: grayscale_newaxis=True), and stack them by frame_stack",
+                )
+            continue
         needs_axes = frames > 1 or params.image_augmentation_pixels or (layers and not is_own)
         if needs_axes and not is_used and shape[0] in _CHANNELS and min(shape[1:]) > max(_CHANNELS):
             findings.error(
