@@ -103,7 +103,7 @@ def test_what_is_no_environment_is_refused_by_its_kind_with_the_way(name: str) -
 
 
 def frozen() -> Any:
-    env = wrappers.NormalizeObservation(CounterEnv())
+    env: Any = wrappers.NormalizeObservation(CounterEnv())
     env.update_running_mean = False
     return env
 

@@ -121,7 +121,8 @@ def test_several_actions_need_networks_of_the_users_own() -> None:
 @pytest.mark.parametrize("algorithm", ["sac", "dqn"])
 @pytest.mark.parametrize("hook", [{}, {"actor_ctor": lambda self, *specs: None}])
 def test_actions_of_both_kinds_get_one_error(algorithm: str, hook: Any) -> None:
-    choice, numbers = gymnasium.spaces.Discrete(3), gymnasium.spaces.Box(-1, 1, (2,))
+    choice: Any = gymnasium.spaces.Discrete(3)
+    numbers = gymnasium.spaces.Box(-1, 1, (2,))
     for space, one, way in (
         ((choice, numbers), "one Box, of which a number makes the choice", "agent_ctor"),
         ((numbers, gymnasium.spaces.MultiBinary(2)), "one Box, of which a number makes the choice", "agent_ctor"),

@@ -152,6 +152,9 @@ def test_the_last_line_is_of_training_where_nothing_was_evaluated() -> None:
 
     assert lines("final", train_return=-9.5) == ["final training return: -9.5"]
     assert lines("last", train_return=-9.5, best_eval_return=-3.5) == ["last evaluation: best -3.5"]
+    cut = lines("final", eval_return=-9.5, eval_faults=3, eval_episodes=4)
+    assert cut == ["final evaluation: return -9.5 (a fault cut 3 of its 4 episodes)"]
+    assert lines("final", eval_return=-9.5, eval_faults=0, eval_episodes=4) == ["final evaluation: return -9.5"]
     assert lines("last") == []
 
 

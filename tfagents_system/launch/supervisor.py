@@ -592,7 +592,9 @@ def _result_lines(which: str, trainer: Mapping[str, Any]) -> list[str]:
     texts = {name: text for name, text in report_status.numbers(trainer).items() if text != "-"}
     evaluated = [f"{name.split()[-1]} {texts[name]}" for name in ("eval return", "best", "success") if name in texts]
     if evaluated:
-        return [f"{which} evaluation: {', '.join(evaluated)}"]
+        faults, of = trainer.get("eval_faults"), trainer.get("eval_episodes")
+        cut = f" (a fault cut {faults:g} of its {of:g} episodes)" if faults and of else ""
+        return [f"{which} evaluation: {', '.join(evaluated)}{cut}"]
     return [f"{which} training return: {texts['train return']}"] if "train return" in texts else []
 
 
