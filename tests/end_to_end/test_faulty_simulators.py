@@ -24,6 +24,7 @@ import numpy as np
 from gymnasium import spaces
 
 HERE = Path(__file__).parent
+IN_WORKER = "SLURM_PROCID" in os.environ  # The check of a start finds nothing wrong.
 
 
 def once(name):
@@ -62,11 +63,11 @@ class Faulty(gymnasium.Env):
 
     def step(self, action):
         self.steps += 1
-        if self.episodes > 3 and self.steps == 7:
+        if IN_WORKER and self.episodes > 3 and self.steps == 7:
             self.misbehave()
         if self.grows and len(self.kept) < 43:  # Not all at once: a slow machine would take it for a step that hangs.
             self.kept.append(np.ones(10 << 20, np.uint8))
-        wrong = self.worker == 0 and self.episodes == 3 and self.steps == 12
+        wrong = IN_WORKER and self.worker == 0 and self.episodes == 3 and self.steps == 12
         return (self.observe() * 99.0 if wrong else self.observe()), float(self.steps), False, False, {}
 
     def misbehave(self):
@@ -83,7 +84,9 @@ class Faulty(gymnasium.Env):
 
 class AlwaysFaulty(Faulty):
     def step(self, action):
-        raise ZeroDivisionError("the motor is always off")
+        if IN_WORKER:
+            raise ZeroDivisionError("the motor is always off")
+        return super().step(action)
 '''
 
 PARAMS = f"""
