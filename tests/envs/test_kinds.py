@@ -184,7 +184,7 @@ def test_running_statistics_of_a_users_own_are_told_by_name(env: Any, name: str)
 
 def test_wrappers_that_cost_much_are_told() -> None:
     (note,) = report(lambda: wrappers.FrameStackObservation(CounterEnv(), 4))[0].texts("note")
-    assert note.startswith("the wrapper FrameStackObservation stores each frame once for each stack")
+    assert note.startswith("the wrapper FrameStackObservation stores frames several times: set TrainParams.frame_stack")
 
 
 @pytest.mark.parametrize("shape", [(84, 84), (4, 84, 84, 3), (20, 30, 3), (10,), (8, 84)])

@@ -101,10 +101,10 @@ def test_only_a_run_that_has_not_ended_is_dead_when_it_is_silent(state, shown, t
     [
         (0, 0, 100, ""),
         (1, 0, 1, "1 environment fault"),
-        (8, 0, 153, "8 environment faults"),
-        (8, 0, 152, "8 environment faults (they have cut 5% of its episodes)"),
+        (8, 0, 161, "8 environment faults"),
+        (8, 0, 160, "8 environment faults (they have cut 5% of its episodes)"),
         (8, 6, 10, "8 environment faults"),  # Those of evaluation cut nothing that is trained on.
-        (1234, 0, 1234, "1,234 environment faults (they have cut 50% of its episodes)"),
+        (1234, 0, 2468, "1,234 environment faults (they have cut 50% of its episodes)"),
     ],
 )
 def test_faults_of_environments_are_counted_over_workers_with_their_share(faults, evaluating, episodes, words):

@@ -81,11 +81,11 @@ _COMPARED_STEPS = 20
 _DISTURBED_SECS = 0.2  # Of stepping, in an episode that may be disturbed.
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
 _CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
-_STACKS = "stores each frame once for each stack that it is in: remove it, and set TrainParams.frame_stack"
-_COSTLY = {
-    "FrameStack": _STACKS,
-    "FrameStackObservation": _STACKS,
+_COSTLY = {  # Wrappers.
     "RecordVideo": "films episodes in each worker: remove it, `sac play` and the end of a run film policies",
+    **dict.fromkeys(
+        ("FrameStack", "FrameStackObservation"), "stores frames several times: set TrainParams.frame_stack"
+    ),
 }
 _RTOL, _ATOL = 1e-3, 1e-4  # Goals are stored as float32.
 _STEPS_WITH_VALUE = 5

@@ -302,7 +302,7 @@ def fault_words(status: Status) -> str:
     if not faults:
         return ""
     words, cut = counted(faults, "environment fault"), faults - of_evaluation
-    share = cut / max(1, episodes + cut)  # An episode that is cut short is begun anew.
+    share = cut / max(1, episodes, cut)  # Episodes that are cut short count, but for those without a step.
     if cut < _FEW_CUTS or share < _CUT_SHARE:
         return words
     return f"{words} (they have cut {share:.0%} of its episodes)"
