@@ -4,7 +4,8 @@
 
 One entry defines everything about an attribute: its type with the rule for its values, its unit (a text, with "per
 worker" or "in total"), the values of other attributes with which it has an effect (`When`, `Unless`; otherwise always),
-and the values that replace None (`ByAlgorithm`). docs/reference/parameters.md shows the same as tables.
+and the values of algorithms that replace None (`ByAlgorithm`) or a default that nobody has replaced (`DefaultOf`).
+docs/reference/parameters.md shows the same as tables.
 
 This module needs nothing but Python 3.9: processes of users' environments load TrainParams, too.
 """
@@ -115,6 +116,13 @@ class ByAlgorithm:
         return found(params) if callable(found) else found
 
 
+class DefaultOf(ByAlgorithm):
+    """Values that a run of an algorithm begins with where nobody sets the attribute (`load_params.defaults_of`).
+
+    A run of one's own `agent_ctor` begins without them: its agent may not follow a schedule.
+    """
+
+
 class NotDeterministic(NamedTuple):
     """With SAC_DETERMINISTIC=1 it must have its default: `why`."""
 
@@ -148,6 +156,23 @@ def _one_for_each_env_step(params: Hyperparameters) -> int:
     return max(1, round(params.updates_per_env_step or 1))
 
 
+def _over_the_run(params: Hyperparameters, *points: tuple[float, float]) -> dict[str, Any]:
+    """A schedule through points of a share of the run's length and a value."""
+    steps = params.num_env_steps
+    by, length = ("iterations", params.num_iter) if steps is None else ("env_steps", steps)
+    return {"points": [[share * length, value] for share, value in points], "by": by}
+
+
+def _falling_rate(params: Hyperparameters) -> dict[str, Any]:
+    """From 1e-3 to 1e-4 over the run."""
+    return _over_the_run(params, (0, 1e-3), (1, 1e-4))
+
+
+def _falling_epsilon(params: Hyperparameters) -> dict[str, Any]:
+    """From 1 to 0.04 over the first 16 % of the run."""
+    return _over_the_run(params, (0, 1.0), (0.16, 0.04))
+
+
 class Hyperparameters:
     """What a TrainParams file may set.
 
@@ -160,7 +185,9 @@ class Hyperparameters:
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
     discount: Annotated[SchedulableFraction, "per environment step", MayChange] = 0.99
     """Discount factor gamma of later rewards. A schedule works with `dqn`, `iqn` and `sac_discrete`."""
-    learning_rate: Annotated[SchedulablePositive, MayChange] = 3e-4
+    learning_rate: Annotated[SchedulablePositive, DefaultOf(**dict.fromkeys(_OF_VALUES, _falling_rate)), MayChange] = (
+        3e-4
+    )
     """Learning rate of critics, actor and log(alpha)."""
     critic_learning_rate: Annotated[SchedulablePositive | None, ByAlgorithm(_learning_rate), MayChange] = None
     """Learning rate of the critics."""
@@ -172,9 +199,11 @@ class Hyperparameters:
         SchedulablePositive | None, ByAlgorithm(_learning_rate), When("learn_entropy_coef"), _OF_ACTORS, MayChange
     ] = None
     """Learning rate of log(alpha), of the entropy coefficient."""
-    target_update_tau: Annotated[float, number_above(0, at_most=1), Unless("algorithm", "crossq"), MayChange] = 0.005
+    target_update_tau: Annotated[
+        float, number_above(0, at_most=1), DefaultOf(iqn=1.0), Unless("algorithm", "crossq"), MayChange
+    ] = 0.005
     """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
-    target_update_period: Annotated[Count, "updates", Unless("algorithm", "crossq"), MayChange] = 1
+    target_update_period: Annotated[Count, "updates", DefaultOf(iqn=100), Unless("algorithm", "crossq"), MayChange] = 1
     """Interval between two soft updates of the target critics."""
     gradient_clipping: Positive | None = None
     """Maximum norm of each variable's gradient, of critics, actor and log(alpha) alike; None does not clip.
@@ -187,8 +216,8 @@ class Hyperparameters:
     """log(alpha) before the first update; of a run that has begun it changes where `learn_entropy_coef` is False."""
     target_entropy: Annotated[Number | None, "nats", When("learn_entropy_coef"), _OF_ACTORS] = None
     """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action), and of n discrete
-    actions 0.98 log(n); with a mask n of each state are the legal ones."""
-    batch_size: Annotated[Count, "samples", MayChange] = 256
+    actions 0.7 log(n); with a mask n of each state are the legal ones."""
+    batch_size: Annotated[Count, "samples", DefaultOf(**dict.fromkeys(_OF_VALUES, 64)), MayChange] = 256
     """Size of a minibatch, in transitions, or in sequences where `recurrent`."""
     matmul_precision: Annotated[
         Literal["float32", "bfloat16", "auto"], NotDeterministic("a measurement decides whether it is used")
@@ -227,9 +256,14 @@ class Hyperparameters:
     1509.06461). False: the target does both."""
     dueling: Annotated[bool | None, When("algorithm", _WITHOUT_ACTOR), ByAlgorithm(False, iqn=True)] = None
     """Heads for V(s) and A(s, a) with Q = V + A - mean_a A (Wang et al., arXiv 1511.06581)."""
-    value_head_units: Annotated[Count, When("algorithm", _WITHOUT_ACTOR), When("dueling")] = 512
+    value_head_units: Annotated[Count, DefaultOf(iqn=64), When("algorithm", _WITHOUT_ACTOR), When("dueling")] = 512
     """Units of the hidden layer in each of the two heads."""
-    exploration_epsilon: Annotated[SchedulableFraction, When("algorithm", _WITHOUT_ACTOR), MayChange] = 0.1
+    exploration_epsilon: Annotated[
+        SchedulableFraction,
+        When("algorithm", _WITHOUT_ACTOR),
+        DefaultOf(**dict.fromkeys(_WITHOUT_ACTOR, _falling_epsilon)),
+        MayChange,
+    ] = 0.1
     """Share of actions that are uniformly random."""
     boltzmann_epsilon: Annotated[SchedulableFraction, When("algorithm", _WITHOUT_ACTOR), MayChange] = 0.0
     """Share of the other actions that are the best of Q + 0.01 * normal noise: those of nearly equal value vary."""
@@ -246,16 +280,16 @@ class Hyperparameters:
                 32, integer_from(1), "K, the fixed quantiles (k + 1/2) / K whose mean chooses actions."
             ),
             num_cosines=Option(64, integer_from(1), "Features cos(pi i tau) of a quantile's fraction tau."),
-            huber_kappa=Option(0.005, number_above(0), "Error below which the loss of a quantile is quadratic."),
+            huber_kappa=Option(1.0, number_above(0), "Error below which the loss of a quantile is quadratic."),
         ),
         When("algorithm", "iqn"),
     ] = {}
     """Quantiles of IQN."""
 
     # Networks.
-    actor_fc_layer_params: Annotated[Layers, _OF_ACTORS] = (256, 256)
+    actor_fc_layer_params: Annotated[Layers, DefaultOf(sac_discrete=(128, 128)), _OF_ACTORS] = (256, 256)
     """Units of the actor's hidden layers (behind the LSTM where `recurrent`)."""
-    critic_joint_fc_layer_params: Layers = (256, 256)
+    critic_joint_fc_layer_params: Annotated[Layers, DefaultOf(iqn=(128, 128), sac_discrete=(128, 128))] = (256, 256)
     """Units of each critic's hidden layers, over observation and action together."""
     recurrent: Annotated[
         bool | Mapping[str, Any],
@@ -366,7 +400,7 @@ class Hyperparameters:
     """What the planned workers together collect in an iteration, and those that join on top; an episode that is under
     way continues in the next iteration, with the newest policy. None: an iteration is of whole episodes,
     `num_train_episodes_per_iter`. A run that sets none of this, `num_train_episodes_per_iter` and `updates_per_iter`
-    has 200, or one of each worker if these are more."""
+    has 200, a short one a twentieth of `num_env_steps`, or one of each worker if these are more."""
     updates_per_iter: Annotated[Count, "updates", When("env_steps_per_iter", None), MayChange] = 1000
     """Minibatches of an iteration. For one per environment step: workers * episodes * steps of an episode."""
     num_train_episodes_per_iter: Annotated[Count, "episodes per worker", When("env_steps_per_iter", None)] = 1
@@ -374,7 +408,8 @@ class Hyperparameters:
     num_initial_episodes: Annotated[CountOrZero, "episodes in total", When("initial_collect_steps", None)] = 10
     """Experience with uniformly random actions, collected before the first iteration, once in a run."""
     initial_collect_steps: Annotated[CountOrZero | None, "steps in total"] = None
-    """The same, counted in steps. None: `num_initial_episodes` whole episodes."""
+    """The same, counted in steps. None: `num_initial_episodes` whole episodes. If neither is set, iterations of steps
+    begin with 1000, or a tenth of the run if that is less."""
     buffer_size: Annotated[Count, "steps in total"] = 1_000_000
     """Capacity of the replay buffer, at least an episode of full length."""
     asynchronous: Annotated[bool, _TIMING] = False
@@ -406,12 +441,14 @@ class Hyperparameters:
     `episodes/`. Each episode then begins with a seed of its own, so that `run.py --replay_actions` can repeat it."""
 
     # Experience: what is drawn, and how much of it.
-    updates_per_env_step: Annotated[Positive | None, "updates per step"] = None
+    updates_per_env_step: Annotated[
+        Positive | None, "updates per step", DefaultOf(**dict.fromkeys(_OF_VALUES, 0.5))
+    ] = None
     """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
     steps after the first random ones, however long episodes are and however many workers there are. With
     `asynchronous` it is the most that is allowed. None: 1 with `env_steps_per_iter` or `asynchronous`, otherwise as
-    many as `updates_per_iter` says."""
-    n_step: Annotated[Count, "steps"] = 1
+    many as `updates_per_iter` says. The defaults of algorithms are for iterations of steps."""
+    n_step: Annotated[Count, "steps", DefaultOf(**dict.fromkeys(_OF_VALUES, 3))] = 1
     """Length of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
     cut_at_exploration: Annotated[bool | None, ByAlgorithm(False, dqn=True, iqn=True), Unless("n_step", 1)] = None
     """A transition ends before the next action that is another one than the policy's greedy one (`explored`, 1 byte a
@@ -470,10 +507,12 @@ class Hyperparameters:
     """Size of one evaluation with the greedy policy. 0: nothing is evaluated, there is no best policy, and curves show
     the returns of training episodes."""
     eval_period_iters: Annotated[Count, "iterations", MayChange, When("num_eval_episodes")] = 10
-    """Interval between two evaluations; the policy before the first and after the last is always evaluated."""
+    """Interval between two evaluations; the policy before the first and after the last is always evaluated. A run of
+    fewer than 100 iterations of episodes is evaluated ten times at least."""
     eval_period_env_steps: Annotated[Count | None, "steps in total", MayChange, When("num_eval_episodes")] = None
     """The same in environment steps: due after the iteration in which their number reaches a multiple. If neither is
-    set, iterations of steps have 9 * `num_eval_episodes` * horizon: a tenth of all steps is of these evaluations."""
+    set, iterations of steps and runs of `num_env_steps` have 9 * `num_eval_episodes` * horizon, so that a tenth of all
+    steps is of these evaluations, or less: a run is evaluated ten times at least."""
     log_period_iters: Annotated[Count, "iterations", MayChange] = 1
     """Interval between two rows of metrics. If it is not set, iterations of steps have a row about every 1000 steps."""
     checkpoint_period_iters: Annotated[Count, "iterations", MayChange] = 50
@@ -523,6 +562,10 @@ class Hyperparameter:
     def takes_schedule(self) -> bool:
         """Whether a schedule may be in the place of its number."""
         return self.rule.details is not None and self.rule.keys is None
+
+    def replaces_default(self, algorithm: str) -> bool:
+        """Whether a run of the algorithm begins with a value of its own where nobody sets the attribute."""
+        return isinstance(self.by_algorithm, DefaultOf) and algorithm in self.by_algorithm.named
 
     def filled(self, value: Any) -> Any:
         """A value with all keys, if it is a dictionary of options or True; others stay what they are."""

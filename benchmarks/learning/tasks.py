@@ -40,6 +40,7 @@ class ValueSettings:
             "updates_per_env_step": updates_per_step,
             "learning_rate": self.learning_rate,
             "batch_size": self.batch_size,
+            "n_step": 1,
             "exploration_epsilon": {"points": [[0, 1.0], [self.exploration_steps, self.last_epsilon]]},
             "target_update_tau": 1.0,
             "target_update_period": round(max(self.copy_steps, self.steps_per_iter) * updates_per_step),
@@ -52,6 +53,7 @@ class ValueSettings:
             "gradient_steps": self.updates_per_iter,
             "learning_rate": self.learning_rate,
             "batch_size": self.batch_size,
+            "n_step": 1,
             "target_update_interval": self.copy_steps,
             "exploration_fraction": self.exploration_steps / steps,
             "exploration_final_eps": self.last_epsilon,
@@ -187,6 +189,9 @@ TASKS = {
 }
 
 _STEPS = {"env_steps_per_iter": 50, "log_period_iters": 20}
+_SAC_DISCRETE = {"algorithm": "sac_discrete", **_STEPS, "learning_rate": 3e-4, "batch_size": 256, "n_step": 1} | {
+    f"{part}_fc_layer_params": (256, 256) for part in ("actor", "critic_joint")
+}
 
 OURS = {
     "sac": Variant(),
@@ -224,15 +229,14 @@ OURS = {
     ),
     "dqn": Variant({"algorithm": "dqn"}, discrete=True, values=True),
     # Returns are in the hundreds here: the quadratic part of a loss is as wide as the papers', not as Linesight's.
-    "iqn": Variant({"algorithm": "iqn", "iqn": {"huber_kappa": 1.0}}, discrete=True, values=True),
-    "sac_discrete": Variant(
-        {"algorithm": "sac_discrete", "env_steps_per_iter": 50, "log_period_iters": 20}, discrete=True
-    ),
-    # The paper's target, 0.98 of the most there is, is out of reach of a policy that balances: alpha then only grows.
-    "sac_discrete, target entropy 0.35": Variant(
-        {"algorithm": "sac_discrete", "env_steps_per_iter": 50, "log_period_iters": 20, "target_entropy": 0.35},
+    "iqn": Variant(
+        {"algorithm": "iqn", "value_head_units": 512, "critic_joint_fc_layer_params": (256, 256)},
         discrete=True,
+        values=True,
     ),
+    "sac_discrete": Variant(_SAC_DISCRETE, discrete=True),
+    # The paper's target, 0.98 of the most there is, is out of reach of a policy that balances: alpha then only grows.
+    "sac_discrete, target entropy 0.35": Variant({**_SAC_DISCRETE, "target_entropy": 0.35}, discrete=True),
 }
 
 _PEER_WIDTH = {"net_arch": [256, 256]}

@@ -123,7 +123,7 @@ def test_iqns_targets_are_of_the_next_action_that_has_the_highest_mean(double_q)
     assert z.shape == (B, 8, N)
     best = (own if double_q else next_z).mean(1).argmax(1)
     expected = [
-        quantile_loss(reward[b] + bootstrap[b] * next_z[b, :, best[b]], z[b, :, action[b]], tau.numpy()[b], 0.005)
+        quantile_loss(reward[b] + bootstrap[b] * next_z[b, :, best[b]], z[b, :, action[b]], tau.numpy()[b], 1.0)
         for b in range(B)
     ]
     losses = agent.losses(Minibatch(transition(sample)), noise)
@@ -177,7 +177,7 @@ def test_discrete_sacs_losses_are_expectations_over_actions():
     losses = losses_of(agent, transition(arrays(1)))
     assert float(losses["critic_loss"]) == pytest.approx(critic_loss, rel=1e-4)
     assert float(losses["actor_loss"]) == pytest.approx(actor_loss, rel=1e-4)
-    assert float(losses["alpha_loss"]) == pytest.approx(-0.5 * (entropy - 0.98 * np.log(N)), rel=1e-3)
+    assert float(losses["alpha_loss"]) == pytest.approx(-0.5 * (entropy - 0.7 * np.log(N)), rel=1e-3)
     taken = q[:, rows, action]
     check_weighted(agent, arrays(1), np.abs(y - taken).mean(0), taken.mean(0))
 

@@ -128,9 +128,12 @@ def test_keys_that_nobody_would_read_are_refused() -> None:
     assert added.merged({"horizon": 1})["curriculum"]["mass"]["range"] == [1, 2]
 
 
+DEFAULTS = {"log_period_iters": 2, "batch_size": 64, "learning_rate": {"points": [[0, 0.1]]}}
+
+
 def shared(**values: Any) -> dict[str, Any]:
     run = Settings(variables_with(exp_name="run", train_cpus=8, num_collect_workers=5, seed=3))
-    return {"variables": run.shared()["variables"] | values, "defaults": {"log_period_iters": 2}}
+    return {"variables": run.shared()["variables"] | values, "defaults": DEFAULTS | {"n_step": 0, "num_iter": 3}}
 
 
 def test_settings_of_the_run_are_taken_over_and_no_others() -> None:
@@ -138,7 +141,7 @@ def test_settings_of_the_run_are_taken_over_and_no_others() -> None:
     joined = here.joined(shared(env_python="/theirs/python", job_prelude="rm -r ~"))
     expected: dict[str, Any] = {"exp_name": "run", "train_cpus": 8, "num_collect_workers": 5, "seed": 3}
     assert joined.variables == dataclasses.replace(here.variables, **expected)
-    assert joined.overrides.defaults == {"log_period_iters": 2}
+    assert joined.overrides.defaults == DEFAULTS
 
 
 def test_a_trainer_keeps_the_number_of_its_cpus() -> None:

@@ -1,11 +1,15 @@
 """What a run has where neither its params nor `--set` says it, and that a run which began keeps what it had."""
 
+import itertools
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
+from tfagents_system.hyperparameters import Hyperparameters, described_by
 from tfagents_system.settings.load_params import ENV_STEPS_PER_ITER, defaults_of, kept_defaults, load_params
+from tfagents_system.settings.parameters_page import default_of
 from tfagents_system.settings.resolved import Overrides
 
 FILE = """
@@ -28,15 +32,17 @@ ALL = {
     "env_steps_per_iter": ENV_STEPS_PER_ITER,
     "log_period_iters": 5,
     "checkpoint_period_env_steps": 50_000,
+    "initial_collect_steps": 1000,
     "eval_period_env_steps": 9 * 10 * 50,
 }
+STEPS = {"initial_collect_steps"}
 PERIODS = {name: steps for name, steps in ALL.items() if "period" in name}
 
 
-def params_of(folder: Path, attributes: Any = None, **places: str) -> Any:
+def params_of(folder: Path, attributes: Any = None, config: Any = MappingProxyType({}), **places: str) -> Any:
     path = folder / "my_params.py"
     path.write_text(FILE.format(**({"base": "pass", "own": "pass", "constructor": "pass"} | places)))
-    return load_params(path, {"horizon": 50, "mine": 7}, attributes=attributes)
+    return load_params(path, {"horizon": 50, "mine": 7} | config, attributes=attributes)
 
 
 @pytest.mark.parametrize("name", ["num_train_episodes_per_iter", "updates_per_iter"])
@@ -52,17 +58,41 @@ def test_nobody_sets_an_iteration(tmp_path: Path) -> None:
     assert defaults_of(params_of(tmp_path), 2) == ALL
     assert defaults_of(params_of(tmp_path), 300) == ALL | {"env_steps_per_iter": 300, "log_period_iters": 3}
     own = "log_period_iters = 1; eval_period_iters = 3; checkpoint_period_env_steps = 7"
-    assert defaults_of(params_of(tmp_path, own=own), 2) == {"env_steps_per_iter": 200}
-    assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = 40"), 2) == PERIODS | {"log_period_iters": 25}
+    assert defaults_of(params_of(tmp_path, own=own), 2) == {"env_steps_per_iter": 200, "initial_collect_steps": 1000}
+    own = "env_steps_per_iter = 40; num_initial_episodes = 9"
+    assert defaults_of(params_of(tmp_path, own=own), 2) == PERIODS | {
+        "log_period_iters": 25,
+        "eval_period_env_steps": (1000 * 40 - 9 * 50) // 10,
+    }
     assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = None"), 2) == {}
 
 
-@pytest.mark.parametrize("own", ["pass", "env_steps_per_iter = 40", "num_eval_episodes = 3", "num_eval_episodes = 200"])
-def test_evaluations_take_a_tenth_of_all_steps_whatever_else_is_set(tmp_path: Path, own: str) -> None:
+@pytest.mark.parametrize("own", ["pass", "num_eval_episodes = 3", "num_env_steps = 1_000_000"])
+def test_evaluations_of_a_long_run_take_a_tenth_of_all_steps(tmp_path: Path, own: str) -> None:
     params = params_of(tmp_path, own=own)
     steps, period = params.num_eval_episodes * 50, defaults_of(params, 2)["eval_period_env_steps"]
     assert steps / (steps + period) == 0.1
     assert "eval_period_env_steps" not in defaults_of(params_of(tmp_path, own=f"{own}; eval_period_iters = 20"), 2)
+
+
+@pytest.mark.parametrize("horizon", [5, 1000])
+@pytest.mark.parametrize("iteration", ["pass", "num_initial_episodes = 45", "num_eval_episodes = 100"])
+@pytest.mark.parametrize("steps", [400, 1000, 4100, 10_000, 30_000, 1_000_000])
+def test_a_run_of_any_length_is_evaluated_ten_times(tmp_path: Path, steps: int, iteration: str, horizon: int) -> None:
+    params = params_of(tmp_path, config={"horizon": horizon}, own=f"num_env_steps = {steps}; {iteration}")
+    defaults = defaults_of(params, 2)
+    first = min(defaults.get("initial_collect_steps", 45 * horizon), steps // 2)
+    ends = [*range(first, steps, defaults["env_steps_per_iter"]), steps]
+    periods = [end // defaults["eval_period_env_steps"] for end in ends]
+    assert 1 + sum(later > earlier for earlier, later in itertools.pairwise(periods)) >= 10
+
+
+@pytest.mark.parametrize(("iterations", "period"), [(5, 1), (30, 3), (99, 9), (100, None), (1000, None)])
+def test_a_run_of_so_many_iterations_of_episodes_is_evaluated_ten_times(
+    tmp_path: Path, iterations: int, period: int | None
+) -> None:
+    own = f"num_train_episodes_per_iter = 1; num_iter = {iterations}"
+    assert defaults_of(params_of(tmp_path, own=own), 2).get("eval_period_iters") == period
 
 
 def test_without_evaluations_there_is_no_period_of_them(tmp_path: Path) -> None:
@@ -81,9 +111,12 @@ def test_defaults_are_values_of_the_run_and_no_settings(tmp_path: Path) -> None:
     [
         ({"discount": 0.9}, ALL.keys()),
         ({"eval_period_iters": 3}, ALL.keys() - {"eval_period_env_steps"}),
-        ({"eval_period_env_steps": 3, "checkpoint_period_iters": 2}, {"env_steps_per_iter", "log_period_iters"}),
-        ({"env_steps_per_iter": 40}, PERIODS.keys()),
-        ({"env_steps_per_iter": 40, "log_period_iters": 1}, PERIODS.keys() - {"log_period_iters"}),
+        (
+            {"eval_period_env_steps": 3, "checkpoint_period_iters": 2},
+            STEPS | {"env_steps_per_iter", "log_period_iters"},
+        ),
+        ({"env_steps_per_iter": 40}, STEPS | PERIODS.keys()),
+        ({"env_steps_per_iter": 40, "log_period_iters": 1}, STEPS | PERIODS.keys() - {"log_period_iters"}),
         ({"updates_per_iter": 5}, set()),
         ({"num_eval_episodes": 0}, ALL.keys() - {"eval_period_env_steps"}),
     ],
@@ -106,3 +139,44 @@ def test_a_length_in_steps_has_no_other_bound(tmp_path: Path) -> None:
     assert params_of(tmp_path, own="num_env_steps = 5000").num_iter == 5000
     assert params_of(tmp_path, own="num_env_steps = 5000; num_iter = 3").num_iter == 3
     assert params_of(tmp_path, {"num_env_steps": 70}, own="num_env_steps = 5000").num_iter == 70
+
+
+ITERATIONS = {"points": [[0, 1e-3], [1000, 1e-4]], "by": "iterations"}
+OF_DQN = {"batch_size": 64, "n_step": 3, "learning_rate": ITERATIONS, "updates_per_env_step": 0.5}
+
+
+@pytest.mark.parametrize("place", ["base", "own", "constructor", "set"])
+@pytest.mark.parametrize("name", OF_DQN)
+def test_an_own_value_wins_over_the_default_of_the_algorithm(tmp_path: Path, name: str, place: str) -> None:
+    dqn = {"base": "algorithm = 'dqn'"}
+    assert OF_DQN.items() <= defaults_of(params_of(tmp_path, **dqn), 1).items()
+    words = {"constructor": f"self.{name} = 2"}.get(place, f"{name} = 2")
+    places = {**dqn, place: f"{dqn['base']}; {words}" if place == "base" else words}
+    params = params_of(tmp_path, {name: 2}, **dqn) if place == "set" else params_of(tmp_path, **places)
+    defaults = defaults_of(params, 1)
+    assert name not in defaults and OF_DQN.keys() - {name} <= defaults.keys()
+    assert getattr(params_of(tmp_path, defaults | ({name: 2} if place == "set" else {}), **places), name) == 2
+
+
+def test_a_schedule_of_an_algorithm_is_as_long_as_the_run(tmp_path: Path) -> None:
+    params = params_of(tmp_path, own="algorithm = 'iqn'; num_env_steps = 10_000")
+    falling = {"points": [[0, 1.0], [1600, 0.04]], "by": "env_steps"}
+    assert defaults_of(params, 1)["exploration_epsilon"] == falling
+    assert params_of(tmp_path, defaults_of(params, 1), own="algorithm = 'iqn'").exploration_epsilon == falling
+    assert not defaults_of(params_of(tmp_path), 1).keys() & {"exploration_epsilon", "learning_rate", "batch_size"}
+
+
+def test_a_number_of_updates_in_each_iteration_is_not_replaced_by_a_ratio(tmp_path: Path) -> None:
+    defaults = defaults_of(params_of(tmp_path, own="algorithm = 'dqn'; updates_per_iter = 7"), 1)
+    assert "updates_per_env_step" not in defaults and defaults["batch_size"] == 64
+
+
+def test_an_own_agent_follows_no_schedule_of_an_algorithm(tmp_path: Path) -> None:
+    own = "algorithm = 'dqn'; agent_ctor = lambda self, *specs: None"
+    assert not OF_DQN.keys() & defaults_of(params_of(tmp_path, own=own), 1).keys()
+
+
+def test_the_page_of_parameters_tells_defaults_of_algorithms() -> None:
+    described = described_by(Hyperparameters)
+    assert default_of(described["batch_size"]) == "`256`: `64` with dqn and iqn and sac_discrete"
+    assert default_of(described["learning_rate"]).startswith("`0.0003`: from 1e-3 to 1e-4 over the run with dqn")

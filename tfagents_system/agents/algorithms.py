@@ -96,7 +96,8 @@ ALGORITHMS: dict[str, Algorithm] = {
 def value(params: Any, name: str) -> Any:
     """An attribute of TrainParams, dictionaries of options with all keys; None means the value of the paper."""
     described, own = described_by(TrainParamsBase)[name], getattr(params, name)
-    own = own if own is not None else described.by_algorithm.value(params)
+    if own is None and not described.replaces_default(params.algorithm):
+        own = described.by_algorithm.value(params)
     return described.filled(own)
 
 

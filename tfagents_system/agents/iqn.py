@@ -1,4 +1,4 @@
-"""IQN: implicit quantile networks (Dabney et al., arXiv 1806.06923), with the sizes and sampling of Linesight."""
+"""IQN: implicit quantile networks (Dabney et al., arXiv 1806.06923), with the sampling of Linesight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 
 class Iqn(Dqn):
-    """One network of quantiles; N = N' = 8, kappa = 0.005 and dueling heads unless params say otherwise.
+    """One network of quantiles; N = N' = 8, kappa = 1 and dueling heads unless params say otherwise.
 
     kappa is the error below which the loss is quadratic.
     """

@@ -18,7 +18,8 @@ from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor
 from tfagents_system.train_params_base import TrainParamsBase
 
 _NUM_CRITICS = 2
-_SHARE_OF_MOST_ENTROPY = 0.98  # The paper's section 5: of log(n), that of equal probabilities.
+# Of log(n), that of equal probabilities. With the paper's 0.98 (its section 5) policies stay almost random.
+_SHARE_OF_MOST_ENTROPY = 0.7
 _LEAST_LOG_PI = -1e9  # Of illegal actions: pi log(pi) is 0, not NaN, whatever alpha is.
 
 

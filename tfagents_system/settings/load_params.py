@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfagents_system.agents.iteration_counts import random_steps
 from tfagents_system.checks.rules import near_misses
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError, shown
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.settings import other_libraries, process_settings, values
-from tfagents_system.train_params_base import ParamsSource, TrainParamsBase
 
 if TYPE_CHECKING:
     from tfagents_system.envs.env_process import ProcessSettings
@@ -263,8 +264,9 @@ ENV_STEPS_PER_ITER = 200
 OF_ITERATIONS = ("num_train_episodes_per_iter", "updates_per_iter", "env_steps_per_iter")
 # Of a run that takes another one's agent, or enough of its experience.
 WITHOUT_RANDOM_STEPS = {"initial_collect_steps": 0}
-_STEPS_AN_EVALUATION_STEP = 9  # Evaluations take at most a tenth of all steps of simulators.
-_LOG_STEPS, _CHECKPOINT_STEPS = 1000, 50_000
+_STEPS_AN_EVALUATION_STEP = 9  # Evaluations take at most a tenth of all steps of simulators,
+_EVALUATIONS = 10  # unless so many need more: a run shows whether it learns.
+_RANDOM_STEPS, _LOG_STEPS, _CHECKPOINT_STEPS = 1000, 1000, 50_000
 
 
 def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
@@ -274,18 +276,40 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
       params: As the user gives them; every value is right by itself.
       num_workers: Planned workers: each has at least a step of an iteration.
     """
-    defaults: dict[str, Any] = {}
+    defaults = {
+        attribute.name: attribute.by_algorithm.value(params)
+        for attribute in described_by(TrainParamsBase).values()
+        if attribute.replaces_default(params.algorithm)
+        and not (is_set(params, attribute.name) or overrides_any(params, "agent_ctor"))
+    }
+    steps = params.num_env_steps
     if not any(is_set(params, name) for name in OF_ITERATIONS):
-        defaults["env_steps_per_iter"] = max(ENV_STEPS_PER_ITER, num_workers)
-    if (steps_per_iter := defaults.get("env_steps_per_iter", params.env_steps_per_iter)) is None:
-        return defaults
-    if not is_set(params, "log_period_iters"):
-        defaults["log_period_iters"] = max(1, _LOG_STEPS // steps_per_iter)
-    evaluation_steps = _STEPS_AN_EVALUATION_STEP * params.num_eval_episodes * params.horizon
-    for period, steps in zip(_PERIODS, (evaluation_steps, _CHECKPOINT_STEPS)):  # noqa: B905  (Python 3.9)
-        if steps and not (is_set(params, f"{period}_iters") or is_set(params, f"{period}_env_steps")):
-            defaults[f"{period}_env_steps"] = steps
+        shortest = ENV_STEPS_PER_ITER if steps is None else min(ENV_STEPS_PER_ITER, steps // (2 * _EVALUATIONS))
+        defaults["env_steps_per_iter"] = max(shortest, num_workers)
+    steps_per_iter = defaults.get("env_steps_per_iter", params.env_steps_per_iter)
+    if steps_per_iter is None:
+        defaults.pop("updates_per_env_step", None)  # It would decide instead of `updates_per_iter`.
+    else:
+        steps = min(params.num_iter * steps_per_iter, steps or params.num_iter * steps_per_iter)
+        if not is_set(params, "log_period_iters"):
+            defaults["log_period_iters"] = max(1, _LOG_STEPS // steps_per_iter)
+        if not _is_period_set(params, "checkpoint_period"):
+            defaults["checkpoint_period_env_steps"] = _CHECKPOINT_STEPS
+        if not (is_set(params, "initial_collect_steps") or is_set(params, "num_initial_episodes")):
+            defaults["initial_collect_steps"] = min(_RANDOM_STEPS, steps // 10)
+    if params.num_eval_episodes and not _is_period_set(params, "eval_period"):
+        if steps is not None:
+            first = defaults.get("initial_collect_steps", random_steps(params))
+            most = (steps - min(first, steps // 2)) // _EVALUATIONS
+            cheap = _STEPS_AN_EVALUATION_STEP * params.num_eval_episodes * params.horizon
+            defaults["eval_period_env_steps"] = max(1, min(most, cheap))
+        elif params.num_iter < _EVALUATIONS * params.eval_period_iters:
+            defaults["eval_period_iters"] = max(1, params.num_iter // _EVALUATIONS)
     return defaults
+
+
+def _is_period_set(params: TrainParamsBase, period: str) -> bool:
+    return is_set(params, f"{period}_iters") or is_set(params, f"{period}_env_steps")
 
 
 def kept_defaults(params: TrainParamsBase, num_workers: int, recorded: Mapping[str, Any]) -> dict[str, Any]:
@@ -296,7 +320,7 @@ def kept_defaults(params: TrainParamsBase, num_workers: int, recorded: Mapping[s
       recorded: Those that it had up to now.
     """
     kept = {name: recorded.get(name, value) for name, value in defaults_of(params, num_workers).items()}
-    return kept | {name: recorded[name] for name in WITHOUT_RANDOM_STEPS if name in recorded}
+    return kept | (WITHOUT_RANDOM_STEPS if WITHOUT_RANDOM_STEPS.items() <= recorded.items() else {})
 
 
 # Files that belong to a run beside its params: those that the JSON names under `input_files`.

@@ -22,11 +22,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfagents_system.checks.rules import near_misses
+from tfagents_system.checks.rules import integer_from, is_kept, near_misses
 from tfagents_system.errors import UserError, shown
+from tfagents_system.hyperparameters import described_by
 from tfagents_system.settings.params_check import CONFIG_KEYS
 from tfagents_system.settings.values import by_name, in_words, leaves_of, merge, parse_value, variable_text
 from tfagents_system.settings.variables import VARIABLES, RunVariables
+from tfagents_system.train_params_base import TrainParamsBase
 
 CONFIG = "config"
 HORIZON = "horizon"
@@ -49,11 +51,17 @@ SHARED = (
     "step_timeout_secs",
     "straggler_secs",
 )
-# And of `Overrides.defaults`, whose values are whole numbers.
-_SHARED_DEFAULTS = (
-    *("env_steps_per_iter", "log_period_iters", "initial_collect_steps", "horizon"),
-    *("eval_period_env_steps", "checkpoint_period_env_steps"),
-)
+# And of `Overrides.defaults`, each with its rule.
+_SHARED_DEFAULTS = {HORIZON: integer_from(1)} | {
+    name: attribute.rule
+    for name, attribute in described_by(TrainParamsBase).items()
+    if any(map(attribute.replaces_default, attribute.by_algorithm.named))
+    or name
+    in (
+        *("env_steps_per_iter", "log_period_iters", "initial_collect_steps"),
+        *("eval_period_iters", "eval_period_env_steps", "checkpoint_period_env_steps"),
+    )
+}
 _PATHS = tuple(variable.field for variable in VARIABLES if variable.kind.is_path)
 _UNSAVED = ("job_prelude", "exec_prefix")  # People put keys into them: `export HF_TOKEN=...`.
 # Attributes that say when a run ends.
@@ -301,7 +309,8 @@ class Settings:
             raise UserError(f"the run that is joined says nothing usable of {', '.join(missing)}: install its version")
         if self.variables.trainer_server is not None:  # Its CPUs are this machine's.
             variables |= {name: getattr(self.variables, name) for name in ("reverb_cpus", "train_cpus")}
-        defaults = {name: steps for name in _SHARED_DEFAULTS if isinstance(steps := shared["defaults"].get(name), int)}
+        told_defaults = {name: value for name, value in shared["defaults"].items() if name in _SHARED_DEFAULTS}
+        defaults = {name: value for name, value in told_defaults.items() if is_kept(_SHARED_DEFAULTS[name], value)}
         overrides = dataclasses.replace(self.overrides, defaults=defaults)
         return Settings(dataclasses.replace(self.variables, **variables), overrides, self.attributes, self.config)
 

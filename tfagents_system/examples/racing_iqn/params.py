@@ -12,6 +12,10 @@ class TrainParams(Racing):
     """400 iterations of 1000 steps, with an update for each fourth step."""
 
     algorithm = "iqn"
+    value_head_units = 512
+    critic_joint_fc_layer_params = (256, 256)
+    batch_size = 256
+    iqn = {"huber_kappa": 0.005}
     action_table = [[gas, brake, steer] for gas, brake in _PEDALS for steer in _STEER]
 
     # The value of an observation is the reward of the next 140 steps, 7 s: metres.
