@@ -171,6 +171,15 @@ def test_a_number_of_updates_in_each_iteration_is_not_replaced_by_a_ratio(tmp_pa
     assert "updates_per_env_step" not in defaults and defaults["batch_size"] == 64
 
 
+@pytest.mark.parametrize("own", ["target_update_tau = 0.005", "target_update_period = 8"])
+def test_who_sets_step_or_period_of_the_target_has_the_other_one_as_sac_has_it(tmp_path: Path, own: str) -> None:
+    defaults = defaults_of(params_of(tmp_path, own="algorithm = 'iqn'"), 1)
+    assert (defaults["target_update_tau"], defaults["target_update_period"]) == (1.0, 100)
+    assert not {
+        name for name in defaults_of(params_of(tmp_path, own=f"algorithm = 'iqn'; {own}"), 1) if "target" in name
+    }
+
+
 def test_an_own_agent_follows_no_schedule_of_an_algorithm(tmp_path: Path) -> None:
     own = "algorithm = 'dqn'; agent_ctor = lambda self, *specs: None"
     assert not OF_DQN.keys() & defaults_of(params_of(tmp_path, own=own), 1).keys()

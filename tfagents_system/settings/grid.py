@@ -215,7 +215,7 @@ _ACTOR = {**_CRITIC, **_RATES, "target_update_tau": _log(2e-3, 2e-2)}
 _VALUES = {
     **_CRITIC,
     "n_step": _N_STEP,
-    "target_update_period": [100, 500, 2000],
+    "target_update_tau": _log(2e-3, 2e-2),
     "exploration_epsilon": _log(0.01, 0.2),
 }
 # What the papers vary, around their own values.

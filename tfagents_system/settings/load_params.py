@@ -21,6 +21,7 @@ from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError, shown
 from tfagents_system.hyperparameters import described_by
 from tfagents_system.settings import other_libraries, process_settings, values
+from tfagents_system.train_params_base import ParamsSource, TrainParamsBase, overrides_any
 
 if TYPE_CHECKING:
     from tfagents_system.envs.env_process import ProcessSettings
@@ -262,6 +263,7 @@ def _own_classes(params: TrainParamsBase) -> list[type]:
 # Costs 2 % of the throughput of iterations of 1000 steps (docs/explanations/experience.md has figures).
 ENV_STEPS_PER_ITER = 200
 OF_ITERATIONS = ("num_train_episodes_per_iter", "updates_per_iter", "env_steps_per_iter")
+_OF_TARGETS = ("target_update_tau", "target_update_period")
 # Of a run that takes another one's agent, or enough of its experience.
 WITHOUT_RANDOM_STEPS = {"initial_collect_steps": 0}
 _STEPS_AN_EVALUATION_STEP = 9  # Evaluations take at most a tenth of all steps of simulators,
@@ -282,6 +284,8 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
         if attribute.replaces_default(params.algorithm)
         and not (is_set(params, attribute.name) or overrides_any(params, "agent_ctor"))
     }
+    if any(is_set(params, name) for name in _OF_TARGETS):  # A small step needs a short period.
+        defaults = {name: value for name, value in defaults.items() if name not in _OF_TARGETS}
     steps = params.num_env_steps
     if not any(is_set(params, name) for name in OF_ITERATIONS):
         shortest = ENV_STEPS_PER_ITER if steps is None else min(ENV_STEPS_PER_ITER, steps // (2 * _EVALUATIONS))
