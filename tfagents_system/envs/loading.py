@@ -12,7 +12,7 @@ from tfagents_system.envs.env_process import EnvProcess, ProcessSettings
 from tfagents_system.envs.gym_driver import SEED_LIMIT, time_limit_of
 from tfagents_system.envs.hooks import COLLECT, EVAL
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.settings import process_settings
+from tfagents_system.machine import process_settings
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
 
 

@@ -46,13 +46,13 @@ from tfagents_system.launch import costs
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.neighbours import Neighbour, OtherProcess, disturbed_step, first_difference
 from tfagents_system.launch.trial import told
+from tfagents_system.machine import process_settings
 from tfagents_system.machine.processes import tree_resident_bytes
 from tfagents_system.playing import export_files
 from tfagents_system.policies.tensorflow_policy import of_single_frames
 from tfagents_system.policies.worker_policy import LaneSteps, WorkerPolicy, make_worker_policy
 from tfagents_system.run_files.kept_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
-from tfagents_system.settings import process_settings
 from tfagents_system.settings.params_check import has_horizon
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 from tfagents_system.trainer.policy_export import PolicyExport

@@ -36,13 +36,14 @@ from tfagents_system.envs.faults import EnvironmentFault, cause_of, describe_err
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
+from tfagents_system.machine import process_settings
 from tfagents_system.machine.claims import EVAL, EXPERT
 from tfagents_system.report.long_work import LongWork
 from tfagents_system.run_files import kept_checkpoints, run_directory
 from tfagents_system.run_files.run_directory import from_line
 from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.run_files.taken import Taken
-from tfagents_system.settings import params_check, process_settings
+from tfagents_system.settings import params_check
 from tfagents_system.settings.load_params import (
     WITHOUT_RANDOM_STEPS,
     compute_config_of,

@@ -20,7 +20,8 @@ from tfagents_system.checks.rules import near_misses
 from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import UserError, shown
 from tfagents_system.hyperparameters import described_by
-from tfagents_system.settings import other_libraries, process_settings, values
+from tfagents_system.machine import process_settings
+from tfagents_system.settings import other_libraries, values
 from tfagents_system.train_params_base import ParamsSource, TrainParamsBase, overrides_any
 
 if TYPE_CHECKING:
@@ -294,7 +295,8 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
     if steps_per_iter is None:
         defaults.pop("updates_per_env_step", None)  # It would decide instead of `updates_per_iter`.
     else:
-        steps = min(params.num_iter * steps_per_iter, steps or params.num_iter * steps_per_iter)
+        most = params.num_iter * steps_per_iter
+        steps = most if steps is None else min(most, steps)
         if not is_set(params, "log_period_iters"):
             defaults["log_period_iters"] = max(1, _LOG_STEPS // steps_per_iter)
         if not _is_period_set(params, "checkpoint_period"):

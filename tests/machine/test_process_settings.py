@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfagents_system.settings import process_settings
+from tfagents_system.machine import process_settings
+from tfagents_system.machine.process_settings import faults, kept
 from tfagents_system.settings.load_params import load_params
-from tfagents_system.settings.process_settings import faults, kept
 
 PARAMS = """
 import signal, sys, warnings
