@@ -295,8 +295,8 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
     if steps_per_iter is None:
         defaults.pop("updates_per_env_step", None)  # It would decide instead of `updates_per_iter`.
     else:
-        most = params.num_iter * steps_per_iter
-        steps = most if steps is None else min(most, steps)
+        whole: int = params.num_iter * steps_per_iter
+        steps = whole if steps is None else min(whole, steps)
         if not is_set(params, "log_period_iters"):
             defaults["log_period_iters"] = max(1, _LOG_STEPS // steps_per_iter)
         if not _is_period_set(params, "checkpoint_period"):
