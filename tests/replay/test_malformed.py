@@ -1,6 +1,8 @@
 """Whatever workers send to the replay server: it is stored as what it says, or refused, and the server lives on."""
 
+import dataclasses
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +14,9 @@ from hypothesis.extra import numpy as hnp
 from tests.support.ports import free_port
 from tests.support.replay_service import Server, ask, take_block
 from tests.support.segments_for_tests import LAYOUT, numbered_segment
+from tfagents_system.replay.server import ReplayService
 from tfagents_system.transport import tables
-from tfagents_system.transport.segments import MalformedSegmentError, Segment
+from tfagents_system.transport.segments import OPTIONAL_COLUMNS, MalformedSegmentError, Segment
 
 DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool", "uint64", "float16"]
 NUMBERS = st.one_of(
@@ -122,6 +125,16 @@ def test_a_server_that_was_sent_malformed_segments_still_stores_and_draws(server
         block = take_block(server, reader)
     assert block.arrays[0].shape[1:] == (4, 3)
     assert server.ring.verify() == 0
+
+
+@pytest.mark.parametrize(("first", "is_taken"), [(0, True), (2**32 - 1, True), (2**32, False), (-1, False)])
+def test_a_place_in_an_episode_that_would_overflow_the_rings_column_is_refused(first, is_taken):
+    """The ring adds it to the worker's number times 2**32."""
+    refused, layout = [], dataclasses.replace(LAYOUT, episode=OPTIONAL_COLUMNS["episode"])
+    ring = SimpleNamespace(layout=layout, max_segment_rows=100)
+    service = SimpleNamespace(_ring=ring, _max_workers=2, _refuse=lambda what, error: refused.append(error))
+    segment = dataclasses.replace(numbered_segment(steps=4), episode=np.array([[7, first]], np.int64))
+    assert len(ReplayService._read_segments(service, segment.to_wire())) == is_taken == 1 - len(refused)
 
 
 def test_segments_that_do_not_fit_this_ring_are_refused(server):

@@ -82,6 +82,10 @@ def test_errors_from_the_trainer_decide_what_is_drawn_and_go_into_the_checkpoint
     errors[0, 7] = 1000.0
     server.connection.put(tables.PRIORITIES, [np.arange(50)[None], errors])
     server.connection.put(tables.PRIORITIES, [np.arange(50)[None], np.full((1, 50), np.nan, np.float32)])
+    ones = np.ones(3, np.float32)
+    for malformed in ([ones], [np.arange(5), ones], [ones, ones]):
+        server.connection.put(tables.PRIORITIES, malformed)
+    server.turn_until(lambda: server.service.malformed == 3)
     server.turn_until(lambda: not server.connection.size(tables.PRIORITIES))
     server.turn(3)
     ask(server, iteration=1, count=4)
