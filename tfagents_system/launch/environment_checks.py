@@ -42,9 +42,10 @@ from tfagents_system.envs.hooks import COLLECT, EVAL
 from tfagents_system.envs.observations import CONTRACT, check_contract
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
-from tfagents_system.launch import costs
+from tfagents_system.launch import costs, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.neighbours import Neighbour, OtherProcess, disturbed_step, first_difference
+from tfagents_system.launch.sizes import too_large
 from tfagents_system.launch.trial import told
 from tfagents_system.machine import process_settings
 from tfagents_system.machine.processes import tree_resident_bytes
@@ -253,6 +254,11 @@ class EnvironmentTrial:
                 self.findings.error(ENVIRONMENT, *find(self.params, env))
             if not self.findings.errors:
                 _check_images(self.params, env, self.findings)
+            if not self.findings.errors:
+                layout = run_layout(self.params, env.observation_spec(), env.action_spec())
+                is_here = machine_checks.JOB_MB not in os.environ  # Else this machine's memory is not the run's.
+                available = machine_checks.available_memory() if is_here else None
+                self.findings.error(AGENT, *too_large(self.params, env.observation_spec(), layout, available))
         if not self.findings.errors:
             self.findings.extend(faults)
         return not faults.errors
