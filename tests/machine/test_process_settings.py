@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import config
 
 from tfagents_system.machine import process_settings
 from tfagents_system.machine.process_settings import faults, kept
@@ -90,6 +91,7 @@ def test_a_thread_has_no_handlers_to_put_back(monkeypatch: pytest.MonkeyPatch) -
         (tf.keras.backend, "floatx", "float64", "params or environment set float64 for the whole process (set_floatx)"),
         (tf.keras.backend, "image_data_format", "channels_first", "params or environment set channels_first for"),
         (tf, "executing_eagerly", False, "params or environment set graph mode for the whole process (disable_eager"),
+        (config, "is_op_determinism_enabled", True, "params or environment set deterministic operations for the whole"),
         (tf.distribute, "has_strategy", True, "params or environment set a distribution strategy for"),
         (
             tf.config,

@@ -58,6 +58,10 @@ def faults() -> list[str]:
         "set_floatx": (tf.keras.backend.floatx(), tf.keras.backend.floatx() != "float32"),
         "set_global_policy": (name := tf.keras.mixed_precision.global_policy().name, name != "float32"),
         "set_image_data_format": ("channels_first", tf.keras.backend.image_data_format() != "channels_last"),
+        "enable_op_determinism, TF_DETERMINISTIC_OPS; SAC_DETERMINISTIC=1 does what a run needs": (
+            "deterministic operations",
+            sys.modules["tensorflow.python.framework.config"].is_op_determinism_enabled(),
+        ),
         "set_strategy": ("a distribution strategy", tf.distribute.has_strategy()),
         "set_visible_devices": ("no CPU", not tf.config.get_visible_devices("CPU")),
     }
