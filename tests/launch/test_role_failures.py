@@ -108,6 +108,16 @@ def test_a_trainer_or_replay_server_that_is_given_up_fails_the_run(
     assert status["run"]["state"] == "failed" and status["run"]["exit_code"] == 1
 
 
+def test_what_a_role_prints_is_bounded_and_its_last_words_are_told(
+    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
+) -> None:
+    prints = "yes 'step of a simulator' | head -c 9000000; echo; echo 'ValueError: no luck'; exit 1"
+    assert make_supervisor(run_dir, stop, {"trainer": prints}, max_restarts=0).run() == 1
+    text = log(run_dir, "trainer")
+    assert len(text) < 2_200_000 and " bytes left out here ...\n" in text and "ValueError: no luck\n" in text
+    assert "  ValueError: no luck\n" in capfd.readouterr().out
+
+
 def test_a_trainer_that_is_to_save_reads_that_the_server_has_ended(run_dir: Path, stop: StopFlag) -> None:
     saves = f"trap 'cp {run_dir}/status.json {run_dir}/told.json; exit 75' TERM; echo up; while :; do sleep 0.05; done"
     roles = {"trainer": saves, "replay": waits_for_up("trainer") + "exit 4"}
