@@ -59,7 +59,7 @@ def test_a_class_of_a_notebook_is_trained(tmp_path: Path, monkeypatch: pytest.Mo
     run = tfagents_system.train(space["Mine"], {"horizon": 20}, attributes={"batch_size": 16}, **options)
     assert run.wait(600.0, progress=False) is run
     assert run.exp_dir == tmp_path / "logs" / "mine" and run.status["run"]["state"] == "done"
-    assert run.metrics["env_steps"].iloc[-1] == 20 * (2 + 2) and len(run.evaluations) == 2
+    assert run.metrics["env_steps"].iloc[-1] == 20 * (2 + 2) and len(run.evaluations) == 3
     assert "is finished" in run.output
     found = tfagents_system.load_run(run.exp_dir)
     assert found.metrics.equals(run.metrics)

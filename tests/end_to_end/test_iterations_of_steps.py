@@ -70,16 +70,15 @@ def test_a_run_that_sets_no_iteration_is_measured_in_steps(tmp_path):
     assert code == 0 and "finished: num_env_steps=1050 is reached" in output, f"{output}\n{run.logs()}"
     ring = open_ring(run)
     assert ring.init_steps == 50, "exactly so many, shared by the workers"
-    iteration_ends = [ENV_STEPS_PER_ITER * iteration for iteration in range(1, 8)]
-    assert [ring.steps_up_to(iteration) for iteration in range(5)] == iteration_ends[:5]
-    ends = [50 + end for end in iteration_ends[:5]]
-    crossed = {
-        every: [end for end in ends if end // every > (end - ENV_STEPS_PER_ITER) // every] for every in (350, 500)
-    }
+    steps = 1050 // 20  # A short run has shorter iterations than the default's, and ten evaluations at least.
+    assert steps < ENV_STEPS_PER_ITER
+    ends = [50 + steps * iteration for iteration in range(1, 21)]
+    assert [50 + ring.steps_up_to(iteration) for iteration in range(20)] == ends
+    crossed = {every: [end for end in ends if end // every > (end - steps) // every] for every in (350, 500)}
     trained, evaluated = rows_of(run)
-    assert [row["env_steps"] for row in trained] == [450, 850, 1050]
+    assert [row["env_steps"] for row in trained] == ends[1::2]
     assert [row["train_step"] for row in trained] == [row["env_steps"] - 50 for row in trained]
-    assert [row["env_steps"] for row in evaluated] == [0, *crossed[500]] == [0, 650, 1050]
+    assert [row["env_steps"] for row in evaluated] == [0, *crossed[500], ends[-1]] == [0, 518, 1038, 1090]
     names = {path.name for path in (RunPaths(run.exp_dir).policies / "checkpoints").iterdir()}
     for end in crossed[350]:
         assert any(str(end - 50) in name for name in names), (end, names)

@@ -81,6 +81,7 @@ def learner_of(paths: RunPaths) -> Learner:
         params=load_params(paths.params, {"horizon": 20}),
         deterministic=False,
         is_far=False,
+        is_server_gone=lambda: False,
         derived_seed=lambda *numbers: 5 + sum(numbers),
     )
 
