@@ -204,7 +204,8 @@ class Hyperparameters:
     ] = 0.005
     """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
     target_update_period: Annotated[Count, "updates", DefaultOf(iqn=100), Unless("algorithm", "crossq"), MayChange] = 1
-    """Interval between two soft updates of the target critics."""
+    """Interval between two soft updates of the target critics. Who sets it or `target_update_tau` has neither default
+    of `iqn`."""
     gradient_clipping: Positive | None = None
     """Maximum norm of each variable's gradient, of critics, actor and log(alpha) alike; None does not clip.
     `global_clipnorm` of an optimizer is one for all variables of its part together."""
@@ -442,7 +443,7 @@ class Hyperparameters:
 
     # Experience: what is drawn, and how much of it.
     updates_per_env_step: Annotated[
-        Positive | None, "updates per step", DefaultOf(**dict.fromkeys(_OF_VALUES, 0.5))
+        Positive | None, "updates per step", DefaultOf(**dict.fromkeys(_WITHOUT_ACTOR, 0.5))
     ] = None
     """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
     steps after the first random ones, however long episodes are and however many workers there are. With
