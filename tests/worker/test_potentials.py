@@ -34,7 +34,7 @@ def test_it_is_that_of_the_newest_observation():
         (lambda observation: 1.0 / (observation[2] - 2.0), "ZeroDivisionError|divide by zero|infinite|finite"),
         (
             lambda observation: math.nan if observation[2] == 2 else 0.0,
-            "the potential is nan, not finite as float32: correct what computes it",
+            "the potential is nan, not finite as float32",
         ),
         (lambda observation: None if observation[2] == 2 else 0.0, "the potential is None: it must be a number"),
         (lambda observation: {2.0: [].pop}.get(observation[2], float)(), "IndexError: pop from empty list"),
