@@ -443,7 +443,7 @@ class Hyperparameters:
 
     # Experience: what is drawn, and how much of it.
     updates_per_env_step: Annotated[
-        Positive | None, "updates per step", DefaultOf(**dict.fromkeys(_WITHOUT_ACTOR, 0.5))
+        Positive | None, "updates per step", DefaultOf(**dict.fromkeys(_OF_VALUES, 0.5))
     ] = None
     """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
     steps after the first random ones, however long episodes are and however many workers there are. With
