@@ -19,7 +19,7 @@ from absl import flags, logging
 
 from tfagents_system.envs.env_process import ProcessSettings
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_RESUMABLE, UserError, print_findings
-from tfagents_system.machine.signals import STACK_SIGNAL, StopFlag, die_with_parent, end_as_orphan
+from tfagents_system.machine.signals import StopFlag, die_with_parent, end_as_orphan
 from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.heartbeat import Heartbeat, read_heartbeat, read_status
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, is_worker, worker_role
@@ -31,6 +31,8 @@ from tfagents_system.transport import tunnel
 from tfagents_system.transport.connection import Connection, ServerUnreachableError, StoppedError
 from tfagents_system.transport.tunnel import Tunnel
 
+_START_SECS = 900.0  # Of a start: each wait in it has a deadline of 600 s.
+_HUNG_SECS = 300.0  # After such a deadline: the wait itself hangs.
 _ORPHAN_SECS = 10.0  # Beside the deadline for saving: for all that comes before and after it.
 
 
@@ -71,6 +73,7 @@ class Role:
         paths = RunPaths(Path(os.environ["SAC_EXP_DIR"]))
         heartbeat = Heartbeat(paths.heartbeat(name), name)
         heartbeat.beat("starting")
+        _end_after(_START_SECS)
         settings, joined = Settings.read(paths.run_json), None
         end_as_orphan(settings.variables.save_deadline_secs + _ORPHAN_SECS)
         here = {"SAC_EXP_DIR": str(paths.exp_dir)}  # The directory may have been moved since its start.
@@ -78,6 +81,7 @@ class Role:
         if (server := _server_to_join(name, settings.variables)) is not None:
 
             def say(why: str) -> None:
+                _end_after(_START_SECS)
                 heartbeat.beat("starting", doing=f"waiting for {server}: {why}")
 
             joined = tunnel.join(name, server, stop.is_set, settings, paths, say)
@@ -94,6 +98,7 @@ class Role:
             attributes=settings.overrides.attributes,
             process=ProcessSettings.of(vars(settings.variables)),
         )
+        faulthandler.cancel_dump_traceback_later()
         return cls(name, paths, settings, params, stop, heartbeat, joined)
 
     @property
@@ -133,14 +138,18 @@ class Role:
         Raises:
           StoppedError, ServerUnreachableError: See `Waiting.check`.
         """
-        with self.heartbeat.during("starting"):
-            while True:
-                try:
-                    return connection.wait_until_up(deadline_secs)
-                except ServerUnreachableError:
-                    beat = read_heartbeat(self.paths.heartbeat(REPLAY)) or {}
-                    if not beat.get("doing") or time.time() - beat.get("time", 0.0) > deadline_secs:
-                        raise
+        try:
+            with self.heartbeat.during("starting"):
+                while True:
+                    _end_after(deadline_secs + _HUNG_SECS)
+                    try:
+                        return connection.wait_until_up(deadline_secs)
+                    except ServerUnreachableError:
+                        beat = read_heartbeat(self.paths.heartbeat(REPLAY)) or {}
+                        if not beat.get("doing") or time.time() - beat.get("time", 0.0) > deadline_secs:
+                            raise
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
     @property
     def is_far(self) -> bool:
@@ -179,6 +188,11 @@ class Role:
         return int(np.random.SeedSequence([self.variables.seed, *stream]).generate_state(1)[0])
 
 
+def _end_after(secs: float) -> None:
+    """Ends the process after that time, with where each thread is in its log; also while it blocks in C++."""
+    faulthandler.dump_traceback_later(secs, exit=True, file=2)
+
+
 def _number(name: str, joined: Tunnel | None) -> int:
     return int(name.removeprefix("worker_")) if joined is None else joined.worker_id
 
@@ -209,7 +223,6 @@ def run_role(name: str, main: Callable[[Role], int]) -> NoReturn:
     A UserError ends it with 2, any other exception with 1 and a traceback in the role's log.
     """
     code = EXIT_FAILED
-    faulthandler.register(STACK_SIGNAL, file=2)
     sys.stdout, sys.stderr = streams = tuple(
         io.TextIOWrapper(_Log(descriptor, "w", closefd=False), errors="backslashreplace", write_through=True)
         for descriptor in (1, 2)

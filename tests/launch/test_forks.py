@@ -270,20 +270,6 @@ print(json.dumps([outcomes[:4], left, outcomes[6:], os.environ.get("FORKED_CALL"
     assert (left, others, variable) == ([], ["SIGKILL", [None, 41]], None) and descriptors <= 5
 
 
-def test_of_what_a_called_function_prints_the_beginning_and_the_end_are_shown(tmp_path: Path) -> None:
-    script = """
-try:
-    forks.call(forked_role.print_much, "sac_check", environ())
-except forks.CallDiedError as error:
-    print(error)
-"""
-    with begin(tmp_path, script) as process:
-        out, _ = process.communicate(timeout=60)
-    first, *middle, last, end = out.splitlines()
-    assert (first, last, end) == ("first words", "last words", "SIGSEGV")
-    assert "... what it printed here is left out ..." in middle and 8_000 < len(out) < 17_000
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_when_the_calling_process_dies_the_called_function_and_its_children_end(tmp_path: Path, number: int) -> None:
     """At a stop signal in words; after SIGKILL the fork at least."""

@@ -6,8 +6,6 @@ import json
 import time
 import types
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -22,8 +20,6 @@ from tests.support.supervised import (
     waits_for_up,
     works,
 )
-from tfagents_system.launch import supervisor as supervisor_module
-from tfagents_system.launch.role_process import RoleProcess
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import problems
 from tfagents_system.role import Role
@@ -114,7 +110,7 @@ def test_what_a_role_prints_is_bounded_and_its_last_words_are_told(
     prints = "yes 'step of a simulator' | head -c 9000000; echo; echo 'ValueError: no luck'; exit 1"
     assert make_supervisor(run_dir, stop, {"trainer": prints}, max_restarts=0).run() == 1
     text = log(run_dir, "trainer")
-    assert len(text) < 2_200_000 and " bytes left out here ...\n" in text and "ValueError: no luck\n" in text
+    assert len(text) < 2_200_000 and "what was printed here is left out" in text and "ValueError: no luck\n" in text
     assert "  ValueError: no luck\n" in capfd.readouterr().out
 
 
@@ -199,48 +195,3 @@ def test_a_deterministic_run_starts_all_anew_with_the_trainer(
     roles = {"trainer": trainer, "replay": waits, "worker": waits}
     assert make_supervisor(run_dir, stop, roles, deterministic=deterministic).run() == 0
     assert [log(run_dir, role).count("begins") for role in ("replay", "worker_0")] == [starts, starts]
-
-
-def test_a_role_that_never_starts_ends_the_run_with_where_it_is(
-    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor_module, "_START_SECS", 1.0)
-    monkeypatch.setattr(supervisor_module, "_STACK_SECS", 0.3)
-    stack = "File client.py, line 7 in connect"
-    starting = '{\\"state\\": \\"starting\\", \\"pid\\": $$}'
-    hangs = (
-        f"trap 'echo {stack}' URG; trap 'exit 75' TERM; echo \"{starting}\" > $SAC_EXP_DIR/heartbeats/trainer.json; "
-    )
-    roles = {"replay": works("replay", "env_steps", "1") + SAVES, "trainer": hangs + "while :; do sleep 0.05; done"}
-    assert make_supervisor(run_dir, stop, roles).run() == 1
-    out = capfd.readouterr().out
-    assert "error: trainer has not started within 1 s: its log says at the end where it is" in out
-    assert f"  {stack}" in out and "saved" in log(run_dir, "replay")
-
-
-@pytest.mark.parametrize(
-    ("age_secs", "replay", "trainer", "stuck"),
-    [
-        (901.0, {"state": "starting"}, {"state": "starting"}, "replay"),
-        (899.0, {"state": "starting"}, {"state": "starting"}, None),
-        (901.0, {"state": "serving"}, {"state": "starting"}, "trainer"),
-        (901.0, {"state": "starting", "doing": "verifying the ring"}, {"state": "starting"}, None),
-        (901.0, {"state": "serving"}, {"state": "updating"}, None),
-        (3301.0, {"state": "serving"}, {"state": "updating"}, "worker_0"),
-    ],
-)
-@pytest.mark.parametrize("disk_is_full", [False, True])
-def test_only_the_role_that_others_wait_for_is_late(
-    run_dir: Path, stop: StopFlag, disk_is_full: bool, age_secs: float, replay: object, trainer: object, stuck: str
-) -> None:
-    supervisor = make_supervisor(run_dir, stop, {})
-    supervisor.paths.heartbeats.mkdir(parents=True)
-    if not disk_is_full:
-        supervisor.tell("running", "")
-    beats: dict[str, Any] = {"replay": replay, "trainer": trainer, "worker_0": {"state": "starting"}}
-    for name, beat in beats.items():
-        (supervisor.paths.heartbeats / f"{name}.json").write_text(json.dumps({"pid": 7, **beat}))
-    roles = {name: SimpleNamespace(name=name, pid=7, age_secs=age_secs) for name in (*beats, "tracker")}
-    supervisor.roles = cast(dict[str, RoleProcess], roles)
-    found = supervisor._stuck_start()
-    assert (found and found.name) == (None if disk_is_full else stuck)

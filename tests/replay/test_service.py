@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import math
 import os
@@ -20,6 +21,7 @@ from tests.support.replay_service import Server, ask, take_block
 from tests.support.segments_for_tests import numbered_segment
 from tests.support.settings_for_tests import variables_with
 from tests.support.waiting import until
+from tfagents_system import role as role_module
 from tfagents_system.machine.files import write_json
 from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 from tfagents_system.replay import server as server_module
@@ -462,3 +464,21 @@ def test_its_start_says_what_it_is_at_and_the_others_wait_as_long(role, monkeypa
     with pytest.raises(ServerUnreachableError):
         Role.wait_until_up(waiting, Unreachable(), 600.0)
     assert waits == [600.0] * 3, "the server has said nothing for longer than that"
+
+
+def test_a_wait_for_the_server_that_hangs_in_c_ends_the_role_with_where_it_is(role, monkeypatch, tmp_path):
+    monkeypatch.setattr(role_module, "_HUNG_SECS", 0.2)
+    role.heartbeat = Heartbeat(role.paths.heartbeat(TRAINER), TRAINER)
+
+    class Hanging:
+        def wait_until_up(self, deadline_secs):
+            ctypes.PyDLL(None).sleep(60)  # It keeps the GIL.
+
+    if (pid := os.fork()) == 0:
+        os.dup2(os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT), 2)
+        Role.wait_until_up(role, Hanging(), 0.1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    assert "in wait_until_up" in (tmp_path / "log").read_text()
+    Role.wait_until_up(role, mock.MagicMock(), 0.1)
+    time.sleep(0.5)  # It is up: this process goes on.

@@ -106,14 +106,6 @@ def stay(told_at: Path) -> None:
     time.sleep(300)
 
 
-def print_much(tell: Tell) -> None:
-    os.write(1, b"first words\n")
-    for _ in range(1000):
-        os.write(2, b"x" * 20_000)
-    subprocess.run(["sh", "-c", "echo; echo last words"])
-    crash(tell)
-
-
 def crash(tell: Tell) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 

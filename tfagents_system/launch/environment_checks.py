@@ -44,7 +44,7 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch import costs, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.neighbours import Neighbour, OtherProcess, disturbed_step, first_difference
+from tfagents_system.launch.neighbours import OtherProcess, disturbed_step, first_difference
 from tfagents_system.launch.sizes import too_large
 from tfagents_system.launch.trial import told
 from tfagents_system.machine import process_settings
@@ -165,7 +165,6 @@ class EnvironmentTrial:
     evaluates: bool = True
 
     def __post_init__(self) -> None:
-        self._there: TrainingEnvironment | None = None  # In the other process.
         self._errors_before = len(self.findings.errors)
         self._build_secs = 0.0
 
@@ -192,14 +191,14 @@ class EnvironmentTrial:
             return None
         if self.render:
             rendering.prepare_headless()  # Before the user's code imports MuJoCo.
-        with contextlib.ExitStack() as stack, OtherProcess(self._do_there) as other:
-            if (env := self._build(stack)) is None or not self._check_specs(env):
+        with contextlib.ExitStack() as self._stack, OtherProcess(self._try_alone) as self._other:
+            if (env := self._build()) is None or not self._check_specs(env):
                 return None
-            episode = self._try_steps(stack, env, other) if self.workers or env.device is None else None
+            episode = self._try_steps(env) if self.workers or env.device is None else None
             if not self.findings.errors:
                 self.findings.error(ENVIRONMENT, *process_settings.faults())
             agent = None if self.findings.errors else self._build_agent(env)  # Networks are built from the params, too.
-            resident_bytes = tree_resident_bytes(os.getpid()) - tree_resident_bytes(other.pid)
+            resident_bytes = tree_resident_bytes(os.getpid()) - tree_resident_bytes(self._other.pid)
             signature, sizes = None, (0, 0)
             if agent is not None:
                 signature, sizes = signature_of(agent), _sizes(agent)  # Updates may make variables.
@@ -210,10 +209,10 @@ class EnvironmentTrial:
                 if self.render and env.device is not None:
                     self._draw(env)
                 if self.workers > 1 and env.device is None and self._build_secs <= _CHEAP_SECS:
-                    another = Neighbour("the environment of another worker", COLLECT, self.envs_per_worker, False)
-                    self._try_neighbour(stack, env, other, another, episode)
+                    another = "the environment of another worker"
+                    self._try_neighbour(env, another, COLLECT, self.envs_per_worker, False, episode)
             with self._trying(ENVIRONMENT, "closing the environments"):
-                stack.close()
+                self._stack.close()
             if self._is_fine and episode is not None and env.device is None:  # There may be one environment at a time.
                 self._compare_seeds(episode)
                 if self.render:
@@ -224,10 +223,10 @@ class EnvironmentTrial:
 
     # The environment.
 
-    def _build(self, stack: contextlib.ExitStack) -> TrainingEnvironment | None:
+    def _build(self) -> TrainingEnvironment | None:
         with self._trying(ENVIRONMENT, "building the collect environment", _COLLECT):
             began = time.perf_counter()
-            env = stack.enter_context(loading.make_collect_env(self.params, 0, self.seed))
+            env = self._stack.enter_context(loading.make_collect_env(self.params, 0, self.seed))
             self._build_secs, user_env = time.perf_counter() - began, env.user_env
             name = repr(user_env) if isinstance(user_env, EnvProcess) else type([*gym_layers(user_env)][-1]).__name__
             observations, leaves = in_words(env.observation_spec()), tree.flatten(env.actions)
@@ -289,7 +288,7 @@ class EnvironmentTrial:
                 "env_steps_per_iter"
             )
 
-    def _try_steps(self, stack: contextlib.ExitStack, env: TrainingEnvironment, other: OtherProcess) -> Episode | None:
+    def _try_steps(self, env: TrainingEnvironment) -> Episode | None:
         """All that needs an episode."""
         params, findings = self.params, self.findings
         statistics = kinds.statistics_of(env.user_env)
@@ -300,13 +299,12 @@ class EnvironmentTrial:
             with self._trying(CONTRACT, f"reset() or step() of all lanes of {_COLLECT}", _COLLECT):
                 self._check_lanes(env)
         eval_env = None
-        if params.num_eval_episodes and env.device is None:
-            eval_env = self._try_neighbour(stack, env, other, Neighbour(_EVAL, EVAL, 0, self.evaluates), episode)
-        elif params.num_eval_episodes:
+        if params.num_eval_episodes and env.device is not None:
             findings.fact(EVALUATION, "in the environment that collects: it acts in real time, so there is one")
+        elif params.num_eval_episodes and self._is_fine:  # Else most likely the same again.
+            eval_env = self._try_neighbour(env, _EVAL, EVAL, 0, self.evaluates, episode)
         if self._is_fine and self.envs_per_worker > 1 and not env.is_vector:
-            another = Neighbour("another environment of the worker", COLLECT, 1, True)
-            self._try_neighbour(stack, env, other, another, episode)
+            self._try_neighbour(env, "another environment of the worker", COLLECT, 1, True, episode)
         if self._is_fine and episode is not None:
             with self._trying(ENVIRONMENT, f"compute_reward of {_COLLECT}"):
                 check_goal_functions(params, env, episode.first, findings)
@@ -314,8 +312,20 @@ class EnvironmentTrial:
             _rest(env)
         return episode
 
-    def _play(self, env: TrainingEnvironment, name: str, seed: int = 0, most_steps: int | None = None) -> Episode:
-        """An episode, for a second at most; the same seed gives the same actions. `name`: which environment it is."""
+    def _play(
+        self,
+        env: TrainingEnvironment,
+        name: str,
+        seed: int = 0,
+        most_steps: int | None = None,
+        after_first: Callable[[], Any] | None = None,
+    ) -> Episode:
+        """An episode, for a second at most; the same seed gives the same actions.
+
+        Args:
+          name: Which environment it is.
+          after_first: Called after the first step.
+        """
         rng = np.random.default_rng(seed)
         self.enter(f"reset() of {name}")
         time_step = env.reset()
@@ -328,6 +338,8 @@ class EnvironmentTrial:
         ):
             time_step = env.step(trial_action(env, rng))
             steps += 1
+            if after_first is not None and steps == 1:
+                after_first()
             if len(first) <= _COMPARED_STEPS:
                 first.append(time_step)
         secs = max(1e-9, time.perf_counter() - began)
@@ -402,91 +414,93 @@ class EnvironmentTrial:
         self.findings.fact(CONTRACT, f"{count} lanes")
 
     def _try_neighbour(
-        self,
-        stack: contextlib.ExitStack,
-        env: TrainingEnvironment,
-        other: OtherProcess,
-        neighbour: Neighbour,
-        episode: Episode | None,
+        self, env: TrainingEnvironment, name: str, kind: str, env_id: int, is_here: bool, episode: Episode | None
     ) -> TrainingEnvironment | None:
-        """Whether it can be built beside the collect environment, is like it, and leaves it alone; returns it if it is
-        in this process.
+        """Whether another environment runs beside the collect environment, is like it, and leaves it alone.
+
+        Args:
+          name: In messages.
+          kind, env_id: See `loading.make_env`.
+          is_here: It is in this process, else in another one.
+
+        Returns:
+          It, if it is here.
         """
-        name, kind, env_id, is_here = neighbour
         where, seed, here = EVALUATION if kind == EVAL else ENVIRONMENT, self.seed + (kind == COLLECT), None
-        was_fine, first, began = self._is_fine, list[ts.TimeStep](), time.perf_counter()
-
-        def play(actions_seed: int, steps: int = _COMPARED_STEPS) -> list[ts.TimeStep]:
-            if here is not None:
-                return self._play(here, name, actions_seed, steps).first
-            played: list[ts.TimeStep] = other.call("play", name, actions_seed, steps)
-            return played
-
+        there = functools.partial(self._other.call, name, kind, env_id, seed, _specs(env))
         with self._trying(where, f"building {name}", name):
+            began = time.perf_counter()
             try:
                 if is_here:
                     beside = env if kind == EVAL else None
                     here = loading.make_env(self.params, kind, seed, env_id, name=name, collect_env=beside)
-                    stack.enter_context(here)
-                specs = _specs(here) if here is not None else other.call("build", kind, env_id, seed)
-                differences = check_same_specs(_specs(env), specs, name)
-                if was_fine and not differences:  # Else most likely the same again.
-                    began = time.perf_counter()
-                    first = play(self.seed)
+                    self._stack.enter_context(here)
+                differences, episodes = self._tried(here, name, _specs(env)) if here else there()
             except (Exception, SystemExit) as error:
-                words = describe_error(cause_of(error))
-                if (reason := self._why_alone(stack, env, other, neighbour)) is not None:
-                    raise UserError(f"it can't run beside {_COLLECT} ({words}), {reason}") from None
-                if kind == EVAL or is_here:
+                if (reason := self._why_alone(env, kind, there, is_here)) is None:
                     raise
-                self.findings.note(where, f"{name} could not be tried: {words}")
-                return None
-            self.findings.error(where, *differences)
-            if not first:
-                return here
+                words = describe_error(cause_of(error))
+                raise UserError(f"it can't run beside {_COLLECT} ({words}), {reason}") from None
             is_slow = time.perf_counter() - began > 2 * _EPISODE_SECS
-            if kind == EVAL:
+            self.findings.error(where, *differences)
+            if kind == EVAL and not differences:
                 self.findings.fact(EVALUATION, "the same observations and actions as for collecting")
-                if not is_here:
-                    self.findings.extend(other.call("curriculum"))
-            if episode is None or is_slow:
+            if differences or episode is None or is_slow:
                 return here
-            is_same = kind == COLLECT and first_difference(episode.first, first) is None
-            if is_same and first_difference(first, play(self.seed)) is not None:
+            if (
+                kind == COLLECT
+                and first_difference(episode.first, episodes[0]) is None
+                and first_difference(*episodes) is not None
+            ):
                 words = f"{name} has the same episodes, though its seed is another one: workers see the same"
                 self.findings.note(SEEDING, f"{words}. {_SEEDED}")
             steps = max(2, min(_COMPARED_STEPS, int(_DISTURBED_SECS / episode.step_secs)))
-            rng = np.random.default_rng(self.seed)
-            taken = [trial_action(env, rng) for _ in range(steps)]
-            in_middle = kind == COLLECT or self.params.env_steps_per_iter is not None
-            disturbed = functools.partial(disturbed_step, env, seed=self.seed, actions=taken, in_mid_episode=in_middle)
-            if (step := disturbed(lambda: play(self.seed + 1, steps))) is not None:
-                reason = _OF_ITS_OWN
-                if is_here:
-                    with contextlib.suppress(UserError, EnvironmentProcessError):
-                        other.call("build", kind, env_id, seed)
-                        if disturbed(lambda: other.call("play", name, self.seed + 1, steps)) is None:
-                            reason = self._apart(env, kind)
+            is_between = kind == EVAL and self.params.env_steps_per_iter is None  # Of whole episodes.
+
+            def play(act: Callable[[], Any]) -> list[ts.TimeStep]:
+                env.reseed(self.seed)
+                if is_between:
+                    act()
+                return self._play(env, _COLLECT, self.seed, steps, None if is_between else act).first
+
+            acts = functools.partial(self._play, here, name, self.seed + 1, steps) if here else there
+            if (step := disturbed_step(env, play, acts)) is not None:
+                is_apart = here is not None and disturbed_step(env, play, there) is None
                 raise UserError(
                     f"its steps change {_COLLECT}, whose episode goes on differently from step {step} on, with the "
                     f"same seed and actions: they share a state, such as a simulator, a variable of a module, or a "
-                    f"file: {reason}"
+                    f"file: {self._apart(env, kind) if is_apart else _OF_ITS_OWN}"
                 )
         return here
 
-    def _why_alone(
-        self, stack: contextlib.ExitStack, env: TrainingEnvironment, other: OtherProcess, neighbour: Neighbour
-    ) -> str | None:
+    def _tried(
+        self, env: TrainingEnvironment, name: str, specs: Mapping[str, Any]
+    ) -> tuple[list[str], list[list[ts.TimeStep]]]:
+        """(what differs from the collect environment's specs, first steps of two episodes if nothing does)."""
+        differences = check_same_specs(specs, _specs(env), name)
+        episodes = 0 if differences else 2
+        return differences, [self._play(env, name, self.seed, _COMPARED_STEPS).first for _ in range(episodes)]
+
+    def _try_alone(
+        self, name: str, kind: str, env_id: int, seed: int, specs: Mapping[str, Any]
+    ) -> tuple[list[str], list[list[ts.TimeStep]]]:
+        """In the other process: `_tried` of an environment that is built for it."""
+        self.enter = lambda doing: None
+        with loading.make_env(self.params, kind, seed, env_id) as env:
+            return self._tried(env, name, specs)
+
+    def _why_alone(self, env: TrainingEnvironment, kind: str, there: Callable[[], object], is_here: bool) -> str | None:
         """Why it can't run beside the collect environment, which this closes; None: not because of that one."""
-        _, kind, env_id, is_here = neighbour
         with contextlib.suppress(EnvironmentProcessError):
-            if is_here and other.call("runs", kind, env_id, self.seed):
+            if is_here:
+                there()
                 return f"a process can have one: {self._apart(env, kind)}"
-            with contextlib.suppress(Exception):
-                stack.close()
-            if other.call("runs", kind, env_id, self.seed):
-                alone = "SAC_NUM_COLLECT_WORKERS=1 and num_eval_episodes=0"
-                return f"there can be one at a time: {_OF_ITS_OWN}, or have a single one ({alone})"
+        with contextlib.suppress(Exception):
+            self._stack.close()
+        with contextlib.suppress(EnvironmentProcessError):
+            there()
+            alone = "SAC_NUM_COLLECT_WORKERS=1 and num_eval_episodes=0"
+            return f"there can be one at a time: {_OF_ITS_OWN}, or have a single one ({alone})"
         return None
 
     def _apart(self, env: TrainingEnvironment, kind: str) -> str:
@@ -494,31 +508,6 @@ class EnvironmentTrial:
         others = "SAC_EVAL_WORKERS=1" if kind == EVAL else "SAC_ENVS_PER_WORKER=1 with more SAC_NUM_COLLECT_WORKERS"
         is_single = not (env.is_vector or isinstance(env.user_env, py_environment.PyEnvironment))
         return f"{f'SAC_ENV_PYTHON={sys.executable} or ' if is_single else ''}{others} gives each a process"
-
-    def _do_there(self, what: str, *arguments: Any) -> Any:
-        """In the other process, which has one environment of its own: does what it is asked for."""
-        self.enter = lambda doing: None
-        if what == "play" and self._there is not None:
-            return self._play(self._there, *arguments).first
-        if what == "curriculum":
-            self.findings = Findings()
-            self._try_curriculum(None, self._there)
-            return self.findings
-        if self._there is not None:
-            self._there.close()
-            self._there = None
-        if what == "close":
-            return None
-        kind, env_id, seed = arguments
-        try:
-            self._there = loading.make_env(self.params, kind, seed, env_id)
-            if what == "runs":
-                self._play(self._there, "", seed, _COMPARED_STEPS)
-        except (Exception, SystemExit):
-            if what == "build":
-                raise
-            return False
-        return _specs(self._there)
 
     def _compare_seeds(self, episode: Episode) -> None:
         """Whether the same seed gives the same episode twice."""
@@ -540,10 +529,10 @@ class EnvironmentTrial:
         words = f"two environments with the same seed differ {where}: a run can't be repeated exactly. {_SEEDED}"
         self.findings.note(SEEDING, words)
 
-    def _try_curriculum(self, collect_env: TrainingEnvironment | None, eval_env: TrainingEnvironment | None) -> None:
+    def _try_curriculum(self, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment | None) -> None:
         """Sets every parameter of the curriculum to its first and to its last value, and takes a few steps with each.
 
-        `eval_env` gets the values that are for evaluation; one of both may be in another process.
+        `eval_env` gets the values that are for evaluation.
         """
         if not self.params.env_config.get("curriculum") or check_curriculum(self.params.env_config):
             return  # None, or reported by the check of the JSON.
@@ -552,12 +541,12 @@ class EnvironmentTrial:
         for name, value in curriculum.end_values():
             values.setdefault(name, []).append(value)
         for name, ends in values.items():
-            has_effect = collect_env is None or self._try_values(collect_env, _COLLECT, name, ends)
+            has_effect = self._try_values(collect_env, _COLLECT, name, ends)
             if has_effect is not None and eval_env is not None and curriculum.apply_to_eval(name):
                 self._try_values(eval_env, _EVAL, name, ends)
-            if collect_env is not None and has_effect is False and len(ends) == 2:
+            if has_effect is False and len(ends) == 2:
                 self.findings.note(CURRICULUM, _without_effect(collect_env, name))
-        if collect_env is not None and len(self.findings.errors) == errors:
+        if len(self.findings.errors) == errors:
             words = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
             self.findings.fact(CURRICULUM, f"set_state works with {words}")
 

@@ -31,9 +31,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, NoReturn
 
-from tfagents_system import OWN, restore_python_path
+from tfagents_system import OWN
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, exit_with, in_callers_terms
-from tfagents_system.launch import role_logs
 from tfagents_system.launch.vars_file import folders_of_python_path
 from tfagents_system.machine.processes import children, end_all, is_alive, kill_session, started_apart
 from tfagents_system.machine.signals import STOP_SIGNALS, SUPERVISOR_PID_VARIABLE, die_with_parent
@@ -72,7 +71,7 @@ _STARTS_THREADS = "pyarrow"
 _SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # TensorFlow reads the last two when it is imported, for all that is forked later.
 _FOR_IMPORT = dict.fromkeys(_SINGLE_THREADED, "1") | {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-_POLL_SECS, _SHOWN_BYTES = 0.02, 8 * 1024
+_POLL_SECS = 0.02
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 
 _stderr = [2]  # The last one is the user's.
@@ -127,7 +126,6 @@ def restore_variables() -> None:
     _room()
     os.environ.pop(ROOM_VARIABLE, None)
     _restore({name: os.environ.pop(OWN + name, None) for name in _SINGLE_THREADED})
-    restore_python_path()
 
 
 def require_one_thread() -> None:
@@ -263,8 +261,8 @@ def _become(
         os.environ.update(environ)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         die_with_parent(signal.SIGKILL)
-        # As Python itself would have made it from PYTHONPATH; this process's own entries follow.
-        sys.path[:] = list(dict.fromkeys([*folders_of_python_path(environ), *sys.path]))
+        # PYTHONPATH's own come last: none hides what the toolkit imports only later.
+        sys.path[:] = list(dict.fromkeys([*sys.path, *folders_of_python_path(environ)]))
         ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
         if cpus:
             os.sched_setaffinity(0, cpus)
@@ -340,11 +338,10 @@ def call(
 
     Raises:
       UserError: The function raised it.
-      CallDiedError: The fork died, or was ended; the traceback of any other exception is on standard error, as all
-        that it prints, of which much is shortened.
+      CallDiedError: The fork died, or was ended; it has written the traceback of any other exception.
       OSError, RuntimeError: See `fork_program`.
     """
-    starter, messages, output, shown = RoleStarter(), os.memfd_create("messages"), os.memfd_create("output"), 0
+    starter, messages = RoleStarter(), os.memfd_create("messages")
     process: ForkedProcess | None = None
 
     def end() -> None:
@@ -355,14 +352,12 @@ def call(
 
     told = None
     try:
-        log = Path(f"/proc/self/fd/{output}")
-        process = fork_program(lambda: _answer(function, messages), name, environ, log=log, kept=[messages])
+        process = fork_program(lambda: _answer(function, messages), name, environ, kept=[messages])
         # A description of its own: the fork's has another offset.
         with before_early_end(end), open(f"/proc/self/fd/{messages}", "rb") as file:
             is_over = False
             while not (watch(told) or is_over):  # It sees what was told last, too.
                 is_over = process.poll() is not None  # First: what it has written is there then.
-                shown = _show(output, shown)
                 for kind, content in _complete(file):
                     if kind == "raised":
                         raise content
@@ -375,26 +370,7 @@ def call(
         raise CallDiedError(f"exit code {code}" if code >= 0 else signal.Signals(-code).name)
     finally:
         end()
-        _show(output, shown, is_over=True)
         os.close(messages)
-        os.close(output)
-
-
-def _show(output: int, shown: int, *, is_over: bool = False) -> int:
-    """Shows what a fork has printed: the first _SHOWN_BYTES as they come, at its end the last ones.
-
-    Returns:
-      How many bytes of it have been shown.
-    """
-    role_logs.bound(Path(f"/proc/self/fd/{output}"))
-    text, size = "", os.fstat(output).st_size
-    if is_over and size > shown + _SHOWN_BYTES:
-        text, shown = "\n... what it printed here is left out ...\n", size - _SHOWN_BYTES
-    new = os.pread(output, max(0, (size if is_over else min(size, _SHOWN_BYTES)) - shown), shown)
-    if new:
-        with contextlib.suppress(OSError):
-            print(text + new.decode(errors="replace"), end="", file=sys.stderr, flush=True)
-    return shown + len(new)
 
 
 def _answer(function: Callable[[Callable[[Any], None]], Any], messages: int) -> int:

@@ -25,7 +25,7 @@ from tfagents_system.checks.findings import Findings, is_installed
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
 from tfagents_system.launch import required_packages
 from tfagents_system.launch.cpus import CpuPlan, plan_for
-from tfagents_system.launch.vars_file import folders_of_python_path, run_python_path
+from tfagents_system.launch.vars_file import run_python_path
 from tfagents_system.machine import peers, processes
 from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.cpus import FOUND_GPUS, allowed_cpus, described, format_cpu_list, usable_gpus
@@ -42,12 +42,9 @@ JOB_MB = "TFAGENTS_JOB_MB"  # MiB of the job that is being submitted; empty: as 
 # Memory, measured with Pendulum: a worker has 63 MiB of its own, of which the check sees all but this.
 _WORKER_BYTES = 10 * 2**20
 _OTHERS_BYTES = 600 * 2**20  # Replay server, trainer and supervisor.
-# Threads, address space and descriptors, measured with 1 CPU a role and 1 to 8 workers, and rounded up.
-_REPLAY_THREADS, _THREADS, _MAPPED_BYTES, _DATA_BYTES, _DESCRIPTORS = 80, 24, 4 * 2**30, 2 * 2**30, 64
-_STACK_BYTES, _FILE_BYTES, _CPU_SECS, _FILES = 2**19, 64 * 2**20, 60, 1000
+_REPLAY_THREADS, _THREADS, _DESCRIPTORS = 80, 24, 64  # Measured with 1 CPU a role and 1 to 8 workers, rounded up.
 _TIGHT = 0.8
 _BEYOND = 10**6 * 2**30
-_SHOWN_NAMES = 3  # Files of a folder.
 _IMPORTED_LATER = ("colorsys", "html", "plistlib", "pty", "sqlite3", "tty")  # By reports, trackers and simulators.
 # Of a run: the last two checkpoints and one being written, the best agent and one that is being evaluated.
 _AGENTS = 5
@@ -113,47 +110,38 @@ def _check_cpus(values: Mapping[str, Any], environ: Mapping[str, str], findings:
     return None
 
 
-def check_limits(values: Mapping[str, Any], findings: Findings, where: str = "limits") -> None:
-    """Compares the limits of this process and of its user with what the planned roles need at least.
+def check_limits(values: Mapping[str, Any], findings: Findings) -> None:
+    """Compares how many files and threads this process and its user may have with what the planned roles need.
 
     Args:
       values: The variables that could be read, by field.
-      where: What the findings are about: params that lower limits, once they are loaded.
     """
     workers = workers_here(values)
     has_server = not {"server", "trainer_server"} & values.keys()
     has_trainer = "server" not in values and values.get("local_trainer", True)
+    files, limit = _DESCRIPTORS + 8 * workers, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= limit < files:  # -1: there is none.
+        words = f"a process of the run opens up to {files} files, and {limit} are allowed"
+        findings.error("limits", f"{words}: ulimit -n {files}, or as root where that is refused")
     threads = _REPLAY_THREADS * has_server + _THREADS * (has_trainer + workers)
-    needed = {
-        "RLIMIT_AS": ("-v", _MAPPED_BYTES, 1024, "KiB of address space in a process"),
-        "RLIMIT_DATA": ("-d", _DATA_BYTES, 1024, "KiB of data in a process"),
-        "RLIMIT_STACK": ("-s", _STACK_BYTES, 1024, "KiB of stack"),
-        "RLIMIT_FSIZE": ("-f", _FILE_BYTES, 1024, "KiB in a file"),
-        "RLIMIT_CPU": ("-t", _CPU_SECS, 1, "seconds of CPU time in a process"),
-        "RLIMIT_NOFILE": ("-n", _DESCRIPTORS + 8 * workers, 1, "open files in a process"),
-    }
-    for name, (option, need, unit, what) in needed.items():
-        limit = resource.getrlimit(getattr(resource, name))[0]
-        if limit != resource.RLIM_INFINITY and limit < need:
-            remedy = f"ulimit {option} {need // unit}, or as root where that is refused; params must not lower it"
-            words = f"a run needs at least {need // unit} {what}, and {limit // unit} are allowed"
-            findings.error(where, f"{words}: {remedy}")
-    for left, words in _threads_left():
+    for left, limit_words in _threads_left():
         if left < threads:
-            findings.error(
-                where,
-                f"the programs of the run have about {threads} threads and {max(0, left)} more are allowed ({words}): "
-                "raise that limit, lower SAC_NUM_COLLECT_WORKERS, or end other programs",
-            )
+            words = f"the programs of the run have about {threads} threads and {max(0, left)} more are allowed"
+            tell = findings.error if left < threads / 2 else findings.note
+            remedy = "raise that limit, lower SAC_NUM_COLLECT_WORKERS, or end other programs"
+            tell("limits", f"{words} ({limit_words}): {remedy}")
 
 
 def _threads_left(
     membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
 ) -> Iterator[tuple[int, str]]:
     """How many threads may be started beside those that run, and by which limit; root's own has no effect."""
+    import psutil  # `sac doctor` also says which packages are missing.
+
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if os.getuid() != 0 and limit != resource.RLIM_INFINITY:
-        used = processes.threads_of_user(os.getuid())
+        users = psutil.process_iter(["uids", "num_threads"])
+        used = sum(process.info["num_threads"] or 0 for process in users if process.info["uids"].real == os.getuid())
         yield limit - used, f"ulimit -u is {limit}, and this user has {used} now"
     for _, folders in processes.cgroups("pids", membership, mounts):
         for folder in folders:
@@ -215,36 +203,22 @@ def check_packages(findings: Findings, folder: Path | None) -> None:
         )
 
 
-def check_names(findings: Findings, params_folder: Path, environ: Mapping[str, str]) -> None:
-    """Refuses files with the names of modules that the toolkit imports: code would get the one and mean the other.
+def check_names(findings: Findings, folder: Path) -> None:
+    """Refuses files beside the params with the names of modules that the toolkit imports: code would get the one and
+    mean the other.
 
     Call it after these were imported (forks.py), from folders that come before the user's.
-
-    Args:
-      environ: Its PYTHONPATH has the current folder, too.
     """
     names = {name.partition(".")[0] for name in sys.modules if not name.startswith("_")} - {"tfagents_system"}
     names |= {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in required_packages.required(dev=False)}
     names |= {*_IMPORTED_LATER, *(name for modules in _EXTRAS.values() for name in modules)}
-    for folder in dict.fromkeys([params_folder, Path.cwd(), *map(Path, folders_of_python_path(environ))]):
-        hiding = [(file, origin) for name in sorted(names) for file, origin in _hiding(name, folder)]
-        if not hiding:
+    for name in sorted(names):
+        spec = PathFinder.find_spec(name, [str(folder)])
+        if spec is None or spec.origin is None:  # A folder without __init__.py hides nothing.
             continue
-        shown = ", ".join(f"{file} hides {origin}" for file, origin in hiding[:_SHOWN_NAMES])
-        more = f" and {len(hiding) - _SHOWN_NAMES} more" if len(hiding) > _SHOWN_NAMES else ""
-        is_own = folder in (params_folder, Path.cwd())
-        remedy = "rename it" if is_own else f"take {folder} out of PYTHONPATH, or rename it"
-        findings.error("packages", f"{shown}{more}, which the toolkit imports: {remedy}")
-
-
-def _hiding(name: str, folder: Path) -> Iterator[tuple[Path, str]]:
-    """The file of that module in a folder, and that of the module which the toolkit imports, if these are two."""
-    spec = PathFinder.find_spec(name, [str(folder)])
-    if spec is None or spec.origin is None:  # A folder without __init__.py hides nothing.
-        return
-    ours = getattr(sys.modules.get(name), "__file__", None) or (PathFinder.find_spec(name) or spec).origin
-    if ours is not None and not (os.path.exists(ours) and os.path.samefile(ours, spec.origin)):
-        yield Path(spec.origin), ours
+        ours = getattr(sys.modules.get(name), "__file__", None) or (PathFinder.find_spec(name) or spec).origin
+        if ours is not None and not (os.path.exists(ours) and os.path.samefile(ours, spec.origin)):
+            findings.error("packages", f"{spec.origin} hides {ours}, which the toolkit imports: rename it")
 
 
 def check_tracking(values: Mapping[str, Any], environ: Mapping[str, str], findings: Findings) -> None:
@@ -331,10 +305,6 @@ def check_disk(findings: Findings, needed: Mapping[Path, tuple[str, int]]) -> No
         parts = " + ".join(f"{in_words(needed[folder][1])} {needed[folder][0]}" for folder in folders)
         what = f"{in_words(total)} of disk ({parts} in {', '.join(map(str, folders))})"
         remedy = "lower buffer_size, free space, or set SAC_LOGS_DIR or SAC_REPLAY_DIR to a larger disk"
-        files = os.statvfs(existing_ancestor(folders[0]))
-        if files.f_files and files.f_favail < _FILES:  # Some file systems have no such number.
-            words = f"{files.f_favail} are free where {folders[0]} is (df -i): delete files there, or set SAC_LOGS_DIR"
-            findings.error("disk", f"a run needs {_FILES} inodes, {words}")
         _compare(findings, "disk", (total, what), (free, f"{in_words(free)} are free"), remedy)
 
 

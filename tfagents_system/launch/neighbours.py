@@ -5,8 +5,6 @@ Such as a simulator or a variable of a module that a process has once, or a port
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import multiprocessing
 import os
 import random
@@ -14,49 +12,27 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tree
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.envs.actions import first_legal
-from tfagents_system.envs.faults import (
-    EnvironmentDiedError,
-    EnvironmentFault,
-    EnvironmentProcessError,
-    cause_of,
-    describe_error,
-)
+from tfagents_system.envs.faults import EnvironmentFault, EnvironmentProcessError, cause_of, describe_error
 from tfagents_system.envs.gym_driver import gym_layers
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError
 
-_CALL_SECS, _CLOSE_SECS = 60.0, 5.0
-_MOST_OWNERS, _MOST_ITEMS, _DEPTH = 3000, 100, 3  # Of generators that are looked for.
+_TIMES = 2
+_MOST_HOLDERS, _MOST_ITEMS, _DEPTH = 3000, 100, 3  # Of generators that are looked for.
 _GENERATORS = np.random.Generator, np.random.RandomState, random.Random
 
 
-class Neighbour(NamedTuple):
-    """An environment that a run has beside its first one.
-
-    Attributes:
-      name: In messages.
-      kind, env_id: See `loading.make_env`.
-      is_here: It is in the same process.
-    """
-
-    name: str
-    kind: str
-    env_id: int
-    is_here: bool
-
-
 class OtherProcess:
-    """A fork, as workers are: to be made before there is an environment.
+    """A fork, as workers are, in which functions are called: to be made before there is an environment.
 
     Args:
-      function: Called in it; with "close" at last.
+      function: What `call` calls there.
 
     Attributes:
       pid: Its process id.
@@ -74,86 +50,78 @@ class OtherProcess:
         """What the function returns.
 
         Raises:
-          UserError, EnvironmentProcessError: It raised, its process has died, or it does not return.
+          EnvironmentProcessError: It raised, or its process has ended.
         """
         try:
             self._connection.send(arguments)
-            if not self._connection.poll(_CALL_SECS):
-                self._process.kill()
             error, content = self._connection.recv()
         except (EOFError, OSError):
-            raise EnvironmentDiedError(f"it has ended another process, or took {_CALL_SECS:g} s there") from None
-        if error is not None:
-            raise error(*content)
+            error = "it has ended the process that it was built in"
+        if error:
+            raise EnvironmentProcessError(error)
         return content
 
     def __enter__(self) -> OtherProcess:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        with contextlib.suppress(UserError, EnvironmentProcessError):
-            self.call("close")
-        self._connection.close()
-        self._process.join(_CLOSE_SECS)
         self._process.kill()
         self._process.join()
 
 
 def _answer(function: Callable[..., Any], connection: Connection, theirs: Connection) -> None:
-    theirs.close()
+    theirs.close()  # Else this end would never see that the other one is gone.
     np.random.seed()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Simulators that greet have done so.
-    with contextlib.suppress(EOFError, OSError):
-        while arguments := connection.recv():
-            try:
-                answer: tuple[type[Exception] | None, Any] = None, function(*arguments)
-            except UserError as error:
-                answer = UserError, error.findings
-            except (Exception, SystemExit) as error:
-                answer = EnvironmentProcessError, [describe_error(cause_of(error))]
-            connection.send(answer)
+    while True:
+        try:
+            arguments = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer = "", function(*arguments)
+        except UserError as error:
+            answer = "; ".join(error.findings), None
+        except (Exception, SystemExit) as error:
+            answer = describe_error(cause_of(error)), None
+        connection.send(answer)
 
 
 def disturbed_step(
-    env: TrainingEnvironment, disturb: Callable[[], Any], seed: int, actions: Sequence[Any], *, in_mid_episode: bool
+    env: TrainingEnvironment,
+    play: Callable[[Callable[[], Any]], Sequence[ts.TimeStep]],
+    disturb: Callable[[], Any],
 ) -> int | None:
-    """The first step of an episode that another environment changes; None: none, or no two episodes are the same.
+    """The first step of an episode that another environment always changes; None: none, or the episode never repeats.
 
     Random numbers are no difference: generators that both use go on as if there were no other environment.
 
     Args:
-      env: Plays the episode.
-      disturb: Plays in the other environment: in the middle of the episode, or before it.
-      seed, actions: Of the episode.
+      play: Plays the same episode of `env`; it calls its argument when the other environment may act.
+      disturb: Lets the other environment act.
     """
-    restore, half = _generators(env), 0
+    restore = _generators(env)
 
-    def play(is_disturbed: bool) -> list[ts.TimeStep]:
+    def step_after(act: Callable[[], Any]) -> int | None:
         restore()
-        env.reseed(seed)
-        steps: list[ts.TimeStep] = []
-        for number in range(len(actions) + 1):
-            if is_disturbed and number == (half + 1 if in_mid_episode else 0):
-                restore_now = _generators(env)
-                disturb()
-                restore_now()
-            action = actions[number - 1] if number else None
-            if action is not None and env.legal is not None:  # They were drawn before the masks are known.
-                action = first_legal(np.atleast_1d(action), env.legal[:1])[0]
-            steps.append(env.reset() if action is None else env.step(action))
-            if steps[-1].is_last():
-                break
-        return steps
+        return first_difference(alone, play(act))
 
-    alone = play(False)
-    half = (len(alone) - 1) // 2
+    def act() -> None:
+        restore_now = _generators(env)
+        disturb()
+        restore_now()
+
+    alone = play(lambda: None)
     step = None
-    for times in (1, 2, 1):  # Once might be chance, and every other episode an alternation of the environment itself.
+    for _ in range(_TIMES):
         try:
-            step = first_difference(alone, play(True))
-        except (EnvironmentFault, EnvironmentProcessError):
-            step = half + 1
-        if step is None or any(first_difference(alone, play(False)) is not None for _ in range(times)):
+            step = step_after(act)
+        except EnvironmentFault:
+            step = len(alone) - 1
+        except EnvironmentProcessError:  # Of the other one, which could not act.
+            return None
+        # Twice: an environment of its own may alternate.
+        if step is None or any(step_after(lambda: None) is not None for _ in range(2)):
             return None
     return step
 
@@ -174,35 +142,28 @@ def _generators(env: TrainingEnvironment) -> Callable[[], None]:
     layers = list(gym_layers(env.user_env))
     classes = [cls for layer in layers for cls in type(layer).__mro__[:-1]]
     modules = [sys.modules.get(cls.__module__) for cls in classes]
-    owners = collections.deque((owner, 0) for owner in [random, np.random.mtrand, *layers, *classes, *modules])
+    holders = [(holder, 0) for holder in [random, np.random.mtrand, *layers, *classes, *modules]]
     seen, held = set[int](), list[tuple[Any, Any, Any, Any]]()
-    while owners and len(seen) < _MOST_OWNERS:
-        owner, depth = owners.popleft()
-        if id(owner) in seen:
+    for holder, depth in holders:  # Which grows.
+        if id(holder) in seen or len(seen) == _MOST_HOLDERS:
             continue
-        seen.add(id(owner))
-        if isinstance(owner, list | tuple):
-            items: list[tuple[Any, Any]] = list(enumerate(owner[:_MOST_ITEMS]))
+        seen.add(id(holder))
+        if isinstance(holder, list | tuple):
+            items: list[tuple[Any, Any]] = list(enumerate(holder[:_MOST_ITEMS]))
         else:
-            items = list((owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})).items())
+            items = list((holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})).items())
         for name, value in items:
-            is_holder = isinstance(value, dict | list | tuple) or hasattr(value, "__dict__")
             if isinstance(value, _GENERATORS):
-                held.append((owner, name, value, value.__getstate__()))
-            elif is_holder and depth < _DEPTH and not isinstance(value, type | types.ModuleType):
-                owners.append((value, depth + 1))
-
-    torch = sys.modules.get("torch")
-    torch_state = torch and torch.get_rng_state()
+                held.append((holder, name, value, value.__getstate__()))
+            elif depth < _DEPTH and not isinstance(value, type | types.ModuleType | str | int | float | np.ndarray):
+                holders.append((value, depth + 1))
 
     def restore() -> None:
-        if torch is not None:
-            torch.set_rng_state(torch_state)
-        for owner, name, generator, state in held:
-            if isinstance(owner, dict):
-                owner[name] = generator
-            elif not isinstance(owner, list | tuple):
-                setattr(owner, name, generator)
+        for holder, name, generator, state in held:
+            if isinstance(holder, dict):
+                holder[name] = generator
+            elif not isinstance(holder, list | tuple):
+                setattr(holder, name, generator)
             generator.__setstate__(state)
 
     return restore

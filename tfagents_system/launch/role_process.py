@@ -107,15 +107,6 @@ class RoleProcess:
         """The pid of the process whose exit code has not been taken yet."""
         return self._process.pid if self._process is not None else None
 
-    @property
-    def age_secs(self) -> float:
-        """Since its newest process was started."""
-        return time.monotonic() - self._started_at
-
-    def send_signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 

@@ -4,17 +4,11 @@
 # NAME or NAME=PATTERN of what is removed, and why; docs/reference/variables.md shows it.
 tfagents_shell_variables='
 PYTHONHOME               names the library of another Python (module load), with which this one does not start
-PYTHONPLATLIBDIR         names a folder of another Python
-PYTHONEXECUTABLE         names another Python, whose packages are then looked for
 PYTHONOPTIMIZE           2 drops docstrings, which TensorFlow reads; 1 drops checks
 PYTHONWARNINGS=*error*   TensorFlow and TF-Agents warn when they are imported
 PYTHONINSPECT            programs would wait for input at their end
-PYTHONPROFILEIMPORTTIME  prints a line for each of thousands of imports
-PYTHONVERBOSE            prints several lines for each import
-PYTHONTRACEMALLOC        traces each allocation: a start takes ten times as long
 TF_USE_LEGACY_KERAS      asks for the package tf_keras; Keras 2 is in TensorFlow 2.15 itself
 PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=cpp  asks for a part that protobuf 4 has no more
-GRPC_POLL_STRATEGY       gRPC ends programs where it lacks the one that is named
 TF_DETERMINISTIC_OPS     TensorFlow then refuses random numbers without a seed; SAC_DETERMINISTIC=1 repeats runs
 '
 
@@ -47,7 +41,3 @@ clean_shell() {
 lead_python_path() { # ROOT
   export TFAGENTS_OWN_PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}:$PWD" PYTHONPATH=$1
 }
-
-# Editors of Windows write a byte order mark and carriage returns, which bash takes for names and values.
-is_plain() { ! LC_ALL=C grep -q $'^\xef\xbb\xbf\|\r$' "$1"; } # FILE
-plain() { LC_ALL=C sed $'1s/^\xef\xbb\xbf//; s/\r$//' "$1"; } # FILE

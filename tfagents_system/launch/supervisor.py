@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.envs.env_process import build_timeout_secs
 from tfagents_system.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
@@ -38,7 +37,7 @@ from tfagents_system.machine.claims import Claims, held_cpus
 from tfagents_system.machine.cpus import usable_gpus
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.machine.processes import KILL_SECS, kill_session, wait_until
-from tfagents_system.machine.signals import STACK_SIGNAL, SUPERVISOR_PID_VARIABLE, StopFlag
+from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE, StopFlag
 from tfagents_system.report import status as report_status
 from tfagents_system.report.terminal import ProgressView
 from tfagents_system.report.tracking import is_tracked, keep_tracked
@@ -60,8 +59,6 @@ from tfagents_system.settings.variables import RunVariables
 
 _PLAN_TRIES = 5
 _STEP_SECS = 0.2
-_START_SECS = 900.0  # See `_start_secs`.
-_STACK_SECS = 1.0
 _LOCK_SECS = 1.0  # Between two looks at the lock.
 _VIEW_SECS = 1.0
 _SPEAK_SECS = 10.0
@@ -366,11 +363,6 @@ class Supervisor:
         beat = {} if TRAINER in self.roles else read_heartbeat(self.paths.heartbeat(TRAINER)) or {}
         if self.exit_code is None and beat.get("state") == "done":  # Elsewhere.
             self.finish(EXIT_DONE)
-        if self.exit_code is None and (stuck := self._stuck_start()) is not None:
-            stuck.send_signal(STACK_SIGNAL)
-            time.sleep(_STACK_SECS)
-            what = f"{stuck.name} has not started within {stuck.age_secs:.0f} s"
-            self.fail(EXIT_FAILED, f"{what}: its log says at the end where it is", stuck.last_lines())
         is_alone = bool(collectors) and all(worker.is_over for worker in collectors)
         if self.exit_code is not None or not is_alone or self.has_joined_workers():
             self._workers_gone_at = None
@@ -380,26 +372,6 @@ class Supervisor:
             self._workers_gone_at = time.monotonic()
         elif time.monotonic() - self._workers_gone_at > _ALL_WORKERS_GONE_SECS:
             self.fail(EXIT_FAILED, "every worker has ended, but the trainer is not done")
-
-    def _stuck_start(self) -> RoleProcess | None:
-        """The first role whose process has been starting for too long; those that wait for it are none."""
-        for role in self.roles.values():
-            beat = read_heartbeat(self.paths.heartbeat(role.name)) or {}
-            if role.name in DISPENSABLE or beat.get("pid") != role.pid or beat.get("state") != "starting":
-                continue
-            is_late = role.age_secs > self._start_secs(role.name) and not beat.get("doing")
-            return role if is_late and self._can_write() else None
-        return None
-
-    def _start_secs(self, role: str) -> float:
-        """Each wait of a start has a deadline of 600 s; a watchdog sees to the building of environments."""
-        builds = 2 * self.variables.envs_per_worker if is_worker(role) else 0
-        return _START_SECS + builds * build_timeout_secs(self.variables.step_timeout_secs)
-
-    def _can_write(self) -> bool:
-        """Whether the disk has taken the status of late: on a full one, roles at work may seem to be starting."""
-        status = read_status(self.paths.status_json) or {"run": {}}
-        return bool(status["run"].get("updated_at", 0.0) > time.time() - STALE_SECS)
 
     def has_joined_workers(self) -> bool:
         """Whether workers that this supervisor did not start are at work."""
@@ -564,9 +536,8 @@ class Supervisor:
             if TRAINER in self.roles and not has_trained:
                 saved = "nothing had been trained yet, the same command begins the run"
             return [*lines, f"{self._name}: {self.message}; {saved}"]
-        is_told = not self._is_ours or "same command" in self.message
-        failed = f"{self._name} failed: {self.message} (logs in {self.paths.logs})"
-        return [*lines, failed if is_told else f"{failed}: correct that, and the same command goes on"]
+        remedy = ": correct that, and the same command goes on" if self._is_ours else ""
+        return [*lines, f"{self._name} failed: {self.message} (logs in {self.paths.logs}){remedy}"]
 
 
 def _is_gone(directory: Path, opened: int) -> bool:

@@ -131,7 +131,7 @@ def run_trial(
             inspection.findings.error("packages", f"{error}: install what is missing, as ./setup.sh does")
             return inspection
         named = Findings()
-        machine_checks.check_names(named, start.values["params"].parent, environ)
+        machine_checks.check_names(named, start.values["params"].parent)
         if named.errors:
             return Inspection(named)
     if plan is not None:  # Updates are measured with the trainer's threads.
@@ -256,8 +256,6 @@ class Inspector:
                 return None
             params = self._load_params(path, origin, config)
             self._findings.error(PARAMS, *params_check.check_params(params), *process_settings.faults())
-            if machine_checks.JOB_MB not in self._start.environ:  # Params may lower limits.
-                machine_checks.check_limits(self._values, self._findings, PARAMS)
             if self._values.get("deterministic"):
                 self._findings.error(PARAMS, *params_check.check_deterministic(params))
             if not self._has_wrong(PARAMS):

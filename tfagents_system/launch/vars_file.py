@@ -16,8 +16,7 @@ LAUNCHERS = Path(__file__).resolve().parent  # Of run_script.sh and the other sh
 ROOT = LAUNCHERS.parents[1]
 _ALLOW_LOGIN = "SAC_ALLOW_LOGIN"
 # The file's output is no variable, and the folder that it changes to is not the run's.
-_SCRIPT = """source "$0"; tfagents_pwd=$PWD; set -ae +u
-if is_plain "$1"; then source "$1" >&2; else source <(plain "$1") >&2; fi; cd "$tfagents_pwd"; env -0"""
+_SCRIPT = 'tfagents_pwd=$PWD; set -ae +u; source "$1" >&2; cd "$tfagents_pwd"; env -0'
 
 
 def folders_of_python_path(environ: Mapping[str, str]) -> list[str]:
@@ -38,7 +37,12 @@ def read_vars_file(path: Path, environ: Mapping[str, str] = os.environ) -> dict[
     """
     if not path.is_file():
         raise UserError(f"vars file {path} is missing: give the path of a file such as training_variables.sh")
-    command = ["bash", "-c", _SCRIPT, str(LAUNCHERS / "shell_variables.sh"), str(path.resolve())]
+    if (text := path.read_bytes()).startswith(b"\xef\xbb\xbf") or b"\r\n" in text:
+        raise UserError(
+            f"vars file {path} was written by an editor of Windows, with carriage returns or a byte order mark: "
+            f"sed -i 's/^\\xef\\xbb\\xbf//; s/\\r$//' '{path}' removes them"
+        )
+    command = ["bash", "-c", _SCRIPT, "vars", str(path.resolve())]
     done = subprocess.run(command, stdout=subprocess.PIPE, env=dict(environ), check=False)
     if done.returncode or not done.stdout:  # No output: it has called `exit`.
         raise UserError(f"vars file {path} fails: see above (a file that calls exit says nothing), and correct it")

@@ -9,6 +9,10 @@
 case $tfagents_vars in
   *.py | *.json) fail "$tfagents_vars is no vars file: give one, or train it as it is: sac train PARAMS.py --config JSON" ;;
 esac
+# Bash takes them for names and values.
+! LC_ALL=C grep -q $'^\xef\xbb\xbf\|\r$' "$tfagents_vars" \
+  || fail "vars file $tfagents_vars was written by an editor of Windows, with carriage returns or a byte order mark:" \
+    "sed -i 's/^\\xef\\xbb\\xbf//; s/\\r\$//' '$tfagents_vars' removes them"
 tfagents_vars=$(cd "$(dirname "$tfagents_vars")" && pwd)/$(basename "$tfagents_vars")
 tfagents_line=
 tfagents_pwd=$PWD
@@ -18,7 +22,7 @@ trap 'tfagents_line=$LINENO' ERR
 trap 'trap - EXIT; fail "vars file $tfagents_vars fails${tfagents_line:+ (line $tfagents_line)}: see above (a file that calls exit says nothing), and correct it"' EXIT
 set -a +u
 # shellcheck source=/dev/null
-if is_plain "$tfagents_vars"; then source "$tfagents_vars"; else source <(plain "$tfagents_vars"); fi
+source "$tfagents_vars"
 trap - EXIT ERR
 set +a -euo pipefail
 cd "$tfagents_pwd" 2>/dev/null || fail "the folder in which this was called, $tfagents_pwd, is gone: cd into one that exists"

@@ -120,16 +120,6 @@ def processes_of_run(exp_dir: Path) -> list[int]:
     return orphans
 
 
-def threads_of_user(uid: int) -> int:
-    """The number of threads of all processes of a user, as the kernel compares it with RLIMIT_NPROC."""
-    total = 0
-    for pid in _all_pids():
-        with contextlib.suppress(OSError):  # It has ended.
-            fields = dict(line.split(":", 1) for line in (_PROC / str(pid) / "status").read_text().splitlines())
-            total += int(fields["Threads"]) if int(fields["Uid"].split()[0]) == uid else 0
-    return total
-
-
 def children(pid: int) -> list[int]:
     """The children of a process, by /proc alone: looking at every process of the machine would take milliseconds."""
     pids: list[int] = []

@@ -19,7 +19,6 @@ from tfagents_system.errors import EXIT_FAILED
 # SLURM sites announce preemption with SIGTERM, SIGUSR1 or SIGUSR2.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 SUPERVISOR_PID_VARIABLE = "TFAGENTS_SUPERVISOR_PID"
-STACK_SIGNAL = signal.SIGURG  # Makes a role write where each of its threads is into its log.
 _PR_SET_PDEATHSIG = 1
 _ORPHAN_SECS = 1.0  # Between two looks for the supervisor.
 # timeout(1), for one, signals its child and then the child's whole process group.
