@@ -345,8 +345,8 @@ esac
 """
     )
     (tools / "uv").chmod(0o755)
-    without_environment = [folder for folder in os.environ["PATH"].split(":") if Path(folder).parent != Path(sys.prefix)]
-    path = ":".join([str(tools), *without_environment])
+    folders = [folder for folder in os.environ["PATH"].split(":") if Path(folder).parent != Path(sys.prefix)]
+    path = ":".join([str(tools), *folders])
     environ = {"PATH": path, "VIRTUAL_ENV": "", "CONDA_PREFIX": "", "PYTHONPATH": ""}
     done = run(checkout / "setup.sh", cwd=tmp_path, **environ)
     assert done.returncode == 0, done.stderr
