@@ -35,16 +35,16 @@ from tfagents_system.checks.rules import integer_from, is_kept, is_meant
 from tfagents_system.envs import actions, gym_driver, kinds, loading, rendering
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.env_process import EnvProcess
-from tfagents_system.envs.faults import EnvironmentFault, EnvironmentProcessError, cause_of, describe_error
+from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, cause_of, describe_error
 from tfagents_system.envs.gym_driver import ACHIEVED, ACTION_MASK, DESIRED, OBSERVATION, REWARD, TERMINATED, gym_layers
 from tfagents_system.envs.history import HORIZON_TIME, frames_in, is_image, leaf_names
 from tfagents_system.envs.hooks import COLLECT, EVAL
 from tfagents_system.envs.observations import CONTRACT, check_contract
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
-from tfagents_system.launch import costs, machine_checks
+from tfagents_system.launch import costs, machine_checks, neighbours
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.neighbours import OtherProcess, disturbed_step, first_difference
+from tfagents_system.launch.neighbours import OtherProcess, first_difference
 from tfagents_system.launch.sizes import too_large
 from tfagents_system.launch.trial import told
 from tfagents_system.machine import process_settings
@@ -94,7 +94,8 @@ _LANES = 4  # In which actions are compared.
 _SEEDED = "Draw random numbers from self.np_random or from a generator seeded by reset(seed=...) or by env_ctor's seed"
 _OF_ITS_OWN = (
     "give each its own port, file or device, by the `id` of collect_env_args_kwargs and eval_env_args_kwargs, which is "
-    "another one in each worker, but the same in both hooks"
+    "another one in each worker, but the same in both hooks; or have a single one (SAC_NUM_COLLECT_WORKERS=1 and "
+    "num_eval_episodes=0)"
 )
 
 
@@ -210,7 +211,7 @@ class EnvironmentTrial:
                     self._draw(env)
                 if self.workers > 1 and env.device is None and self._build_secs <= _CHEAP_SECS:
                     another = "the environment of another worker"
-                    self._try_neighbour(env, another, COLLECT, self.envs_per_worker, False, episode)
+                    self._try_neighbour(env, episode, another, COLLECT, self.envs_per_worker, False)
             with self._trying(ENVIRONMENT, "closing the environments"):
                 self._stack.close()
             if self._is_fine and episode is not None and env.device is None:  # There may be one environment at a time.
@@ -302,9 +303,9 @@ class EnvironmentTrial:
         if params.num_eval_episodes and env.device is not None:
             findings.fact(EVALUATION, "in the environment that collects: it acts in real time, so there is one")
         elif params.num_eval_episodes and self._is_fine:  # Else most likely the same again.
-            eval_env = self._try_neighbour(env, _EVAL, EVAL, 0, self.evaluates, episode)
+            eval_env = self._try_neighbour(env, episode, _EVAL, EVAL, 0, self.evaluates)
         if self._is_fine and self.envs_per_worker > 1 and not env.is_vector:
-            self._try_neighbour(env, "another environment of the worker", COLLECT, 1, True, episode)
+            self._try_neighbour(env, episode, "another environment of the worker", COLLECT, 1, True)
         if self._is_fine and episode is not None:
             with self._trying(ENVIRONMENT, f"compute_reward of {_COLLECT}"):
                 check_goal_functions(params, env, episode.first, findings)
@@ -414,7 +415,7 @@ class EnvironmentTrial:
         self.findings.fact(CONTRACT, f"{count} lanes")
 
     def _try_neighbour(
-        self, env: TrainingEnvironment, name: str, kind: str, env_id: int, is_here: bool, episode: Episode | None
+        self, env: TrainingEnvironment, episode: Episode | None, name: str, kind: str, env_id: int, is_here: bool
     ) -> TrainingEnvironment | None:
         """Whether another environment runs beside the collect environment, is like it, and leaves it alone.
 
@@ -426,82 +427,93 @@ class EnvironmentTrial:
         Returns:
           It, if it is here.
         """
-        where, seed, here = EVALUATION if kind == EVAL else ENVIRONMENT, self.seed + (kind == COLLECT), None
-        there = functools.partial(self._other.call, name, kind, env_id, seed, _specs(env))
+        where, neighbour = EVALUATION if kind == EVAL else ENVIRONMENT, (name, kind, env_id)
         with self._trying(where, f"building {name}", name):
-            began = time.perf_counter()
             try:
-                if is_here:
-                    beside = env if kind == EVAL else None
-                    here = loading.make_env(self.params, kind, seed, env_id, name=name, collect_env=beside)
-                    self._stack.enter_context(here)
-                differences, episodes = self._tried(here, name, _specs(env)) if here else there()
+                here, differences, is_same = self._try_beside(env, episode, *neighbour, is_here)
+            except EnvironmentDiedError as error:
+                self.findings.note(where, f"{name} could not be tried: {error}")
+                return None
             except (Exception, SystemExit) as error:
-                if (reason := self._why_alone(env, kind, there, is_here)) is None:
-                    raise
-                words = describe_error(cause_of(error))
-                raise UserError(f"it can't run beside {_COLLECT} ({words}), {reason}") from None
-            is_slow = time.perf_counter() - began > 2 * _EPISODE_SECS
+                if is_here and _works(lambda: self._try_beside(env, episode, *neighbour, is_here=False)):
+                    remedy = self._apart(env, kind)
+                else:
+                    with contextlib.suppress(Exception):
+                        self._stack.close()
+                    if not _works(lambda: self._other.call(*neighbour, _specs(env), self.seed)):
+                        raise
+                    remedy = _OF_ITS_OWN
+                words = neighbours.in_words(error)
+                raise UserError(f"it can't run beside {_COLLECT} ({words}): {remedy}") from None
             self.findings.error(where, *differences)
             if kind == EVAL and not differences:
                 self.findings.fact(EVALUATION, "the same observations and actions as for collecting")
-            if differences or episode is None or is_slow:
-                return here
-            if (
-                kind == COLLECT
-                and first_difference(episode.first, episodes[0]) is None
-                and first_difference(*episodes) is not None
-            ):
+            if kind == COLLECT and is_same:
                 words = f"{name} has the same episodes, though its seed is another one: workers see the same"
                 self.findings.note(SEEDING, f"{words}. {_SEEDED}")
-            steps = max(2, min(_COMPARED_STEPS, int(_DISTURBED_SECS / episode.step_secs)))
-            is_between = kind == EVAL and self.params.env_steps_per_iter is None  # Of whole episodes.
+            return here
+        return None
 
-            def play(act: Callable[[], Any]) -> list[ts.TimeStep]:
-                env.reseed(self.seed)
-                if is_between:
-                    act()
-                return self._play(env, _COLLECT, self.seed, steps, None if is_between else act).first
+    def _try_beside(
+        self, env: TrainingEnvironment, episode: Episode | None, name: str, kind: str, env_id: int, is_here: bool
+    ) -> tuple[TrainingEnvironment | None, list[str], bool]:
+        """(it if it is here, what of its specs differs, whether it repeats the episode of the collect environment).
 
-            acts = functools.partial(self._play, here, name, self.seed + 1, steps) if here else there
-            if (step := disturbed_step(env, play, acts)) is not None:
-                is_apart = here is not None and disturbed_step(env, play, there) is None
-                raise UserError(
-                    f"its steps change {_COLLECT}, whose episode goes on differently from step {step} on, with the "
-                    f"same seed and actions: they share a state, such as a simulator, a variable of a module, or a "
-                    f"file: {self._apart(env, kind) if is_apart else _OF_ITS_OWN}"
-                )
-        return here
+        Raises:
+          UserError: It changes what happens in the collect environment.
+        """
+        began, here = time.perf_counter(), None
+        there = functools.partial(self._other.call, name, kind, env_id, _specs(env))
+        if is_here:
+            beside = env if kind == EVAL else None
+            here = loading.make_env(self.params, kind, self._seed_of(kind), env_id, name=name, collect_env=beside)
+            self._stack.enter_context(here)
+        differences, episodes = self._tried(here, name, _specs(env), self.seed) if here else there(self.seed)
+        if differences or episode is None or time.perf_counter() - began > 2 * _EPISODE_SECS:
+            return here, differences, False
+        steps = max(2, min(_COMPARED_STEPS, int(_DISTURBED_SECS / episode.step_secs)))
+        is_between = kind == EVAL and self.params.env_steps_per_iter is None  # Of whole episodes.
+
+        def act(actions_seed: int) -> None:
+            if here is None:
+                there(actions_seed)
+            else:
+                here.reseed(self._seed_of(kind))
+                self._play(here, name, actions_seed, steps)
+
+        def play(actions_seed: int) -> list[ts.TimeStep]:
+            gym_driver.seed_episode(env, self.seed % 2**32)
+            if is_between:
+                act(actions_seed)
+                return self._play(env, _COLLECT, self.seed, steps).first
+            return self._play(env, _COLLECT, self.seed, steps, lambda: act(actions_seed)).first
+
+        if (step := neighbours.disturbed_step(play)) is not None:
+            raise UserError(
+                f"its actions change what happens in that one from step {step} on: they share a state, such as a "
+                "simulator, a variable of a module, or a file"
+            )
+        is_same = first_difference(episode.first, episodes[0]) is None and first_difference(*episodes) is not None
+        return here, differences, is_same
+
+    def _seed_of(self, kind: str) -> int:
+        return self.seed + (kind == COLLECT)
 
     def _tried(
-        self, env: TrainingEnvironment, name: str, specs: Mapping[str, Any]
+        self, env: TrainingEnvironment, name: str, specs: Mapping[str, Any], actions_seed: int
     ) -> tuple[list[str], list[list[ts.TimeStep]]]:
         """(what differs from the collect environment's specs, first steps of two episodes if nothing does)."""
         differences = check_same_specs(specs, _specs(env), name)
         episodes = 0 if differences else 2
-        return differences, [self._play(env, name, self.seed, _COMPARED_STEPS).first for _ in range(episodes)]
+        return differences, [self._play(env, name, actions_seed, _COMPARED_STEPS).first for _ in range(episodes)]
 
     def _try_alone(
-        self, name: str, kind: str, env_id: int, seed: int, specs: Mapping[str, Any]
+        self, name: str, kind: str, env_id: int, specs: Mapping[str, Any], actions_seed: int
     ) -> tuple[list[str], list[list[ts.TimeStep]]]:
         """In the other process: `_tried` of an environment that is built for it."""
         self.enter = lambda doing: None
-        with loading.make_env(self.params, kind, seed, env_id) as env:
-            return self._tried(env, name, specs)
-
-    def _why_alone(self, env: TrainingEnvironment, kind: str, there: Callable[[], object], is_here: bool) -> str | None:
-        """Why it can't run beside the collect environment, which this closes; None: not because of that one."""
-        with contextlib.suppress(EnvironmentProcessError):
-            if is_here:
-                there()
-                return f"a process can have one: {self._apart(env, kind)}"
-        with contextlib.suppress(Exception):
-            self._stack.close()
-        with contextlib.suppress(EnvironmentProcessError):
-            there()
-            alone = "SAC_NUM_COLLECT_WORKERS=1 and num_eval_episodes=0"
-            return f"there can be one at a time: {_OF_ITS_OWN}, or have a single one ({alone})"
-        return None
+        with loading.make_env(self.params, kind, self._seed_of(kind), env_id) as env:
+            return self._tried(env, name, specs, actions_seed)
 
     def _apart(self, env: TrainingEnvironment, kind: str) -> str:
         """How each environment gets a process."""
@@ -655,6 +667,14 @@ class EnvironmentTrial:
         except Exception as error:
             fault = error.findings[0] if isinstance(error, UserError) else describe_error(error)
             self.findings.note(RENDERING, f"{fault}; training needs no pictures")
+
+
+def _works(function: Callable[[], object]) -> bool:
+    try:
+        function()
+    except (Exception, SystemExit):
+        return False
+    return True
 
 
 def check_actions(policy: WorkerPolicy, network: tf_policy.TFPolicy) -> None:
