@@ -386,13 +386,16 @@ def test_a_log_takes_one_number_of_any_type_and_tells_once_of_what_is_none(monke
     logs.add_infos([({f"log/{number}": value for number, value in enumerate(NUMBERS)} | {"log/true": np.True_}, 0)])
     assert logs.episode(0).logs == {str(number): 2.0 for number in range(len(NUMBERS))} | {"true": 1.0}
     assert lines == []
-    for value in ("landing", None, np.array([1.0, 2.0]), float("nan"), 1j):
+    for value in ("landing", None, np.array([1.0, 2.0]), float("nan"), 1j, -1e39):
         rollout._told_of.clear()
         logs = EpisodeLogs(1)
         logs.add_infos([({"log/x": value, "success": np.array([True])}, 0), ({"log/x": value, "success": value}, 0)])
         assert (logs.episode(0).logs, logs.episode(0).success) == ({}, True), "what is no truth value says nothing"
-    assert len(lines) == 5 * 2, "of each key once"
-    assert lines[0] == "info['log/x'] is 'landing', and not one finite number: it is left out of metrics"
+    assert len(lines) == 6 * 2, "of each key once"
+    logs.add_infos([({f"log/{number}": number for number in range(1002)}, 0)])
+    assert len(logs.episode(0).logs) == 1000, "a report has no more"
+    assert lines[-1] == "info['log/1001'] is 1001, one of more than 1,000 logs: left out of metrics"
+    assert lines[0] == "info['log/x'] is 'landing', no number up to 3.40282e+38: left out of metrics"
 
 
 def test_a_log_takes_what_is_meant_of_each_lane():

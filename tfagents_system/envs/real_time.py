@@ -110,7 +110,7 @@ class Device:
         """
         taken = getattr(self._layer, "take_metrics", dict)() or {}
         metrics = {str(name): _as_float(value) for name, value in taken.items()}
-        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        finite = {name: value for name, value in metrics.items() if abs(value) < 1e38}
         for name in sorted(metrics.keys() - finite.keys() - self._left_out):
             self._left_out.add(name)
             logging.warning("take_metrics() of the environment: %s is no finite number: it is left out meanwhile", name)

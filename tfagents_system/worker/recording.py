@@ -16,6 +16,7 @@ import tree
 from absl import logging
 
 from tfagents_system.envs.gym_driver import RECORD_PREFIX, recorded
+from tfagents_system.envs.training_environment import MAX_FLOAT32
 from tfagents_system.errors import shown
 from tfagents_system.policies.names import checkpoint_name
 from tfagents_system.run_files.episodes import Q_VALUES, REWARDS, WAS_GREEDY, RecordedEpisode, action_names
@@ -40,7 +41,7 @@ def observed(observers: Sequence[Any]) -> dict[str, float]:
     """`result()` of those observers that have a name and one (PyMetrics)."""
     named = [observer for observer in observers if hasattr(observer, "name") and hasattr(observer, "result")]
     results = {str(observer.name): float(observer.result()) for observer in named}
-    return {name: value for name, value in results.items() if math.isfinite(value)}
+    return {name: value for name, value in results.items() if abs(value) <= MAX_FLOAT32}
 
 
 @dataclasses.dataclass(eq=False)

@@ -36,6 +36,7 @@ _NO_NEWS = StepNews()
 _FIRST, _MID, _LAST = np.int32(ts.StepType.FIRST), np.int32(ts.StepType.MID), np.int32(ts.StepType.LAST)
 _LARGEST = float(np.finfo(np.float32).max)
 _ROOMY_BYTES = 64 * 2**20
+_MOST_LOGS = 1000  # Of a report.
 _told_of = set[str]()  # Keys of infos, by this process: logs are made anew for each iteration.
 
 
@@ -87,6 +88,9 @@ class EpisodeLogs:
                     continue
                 if key not in SUCCESS_KEYS and not (isinstance(key, str) and key.startswith(LOG_PREFIX)):
                     self._ignored.add(key)
+                elif key not in self._sums and len(self._sums) == _MOST_LOGS:
+                    self._ignored.add(key)
+                    _leave_out(key, info[key], f"one of more than {_MOST_LOGS:,} logs")
                 elif isinstance(lanes, int):
                     self._add_of_lane(key, info[key], lanes)
                 else:
@@ -94,14 +98,13 @@ class EpisodeLogs:
 
     def _add_of_lane(self, key: str, value: Any, lane: int) -> None:
         number = one_number(value)
-        if number is not None and math.isfinite(number):
+        if number is not None and abs(number) <= _LARGEST:
             if key in SUCCESS_KEYS:
                 self._success[lane] = bool(number)
             else:
                 self._sums[key][:, lane] += number, 1.0
-        elif key not in _told_of:
-            _told_of.add(key)
-            logging.warning("info[%r] is %s, and not one finite number: it is left out of metrics", key, shown(value))
+        else:
+            _leave_out(key, value, f"no number up to {_LARGEST:g}")
 
     def _add_of_lanes(self, key: str, values: np.ndarray, masks: Iterable[Any]) -> None:
         is_meant = np.ones(self._return.shape, bool)
@@ -110,7 +113,7 @@ class EpisodeLogs:
                 is_meant &= np.asarray(mask, bool)
         if values.shape[:1] != is_meant.shape:  # One for all lanes.
             values = np.broadcast_to(values, (*is_meant.shape, *values.shape))
-        if values.ndim > 1 or values.dtype.kind not in "iufb" or not np.isfinite(values[is_meant]).all():
+        if values.ndim > 1 or values.dtype.kind not in "iufb" or not (np.abs(values[is_meant]) <= _LARGEST).all():
             for lane in np.flatnonzero(is_meant).tolist():
                 self._add_of_lane(key, values[lane], lane)
         elif key in SUCCESS_KEYS:
@@ -124,6 +127,13 @@ class EpisodeLogs:
         means = {name: total / count for name, (total, count) in sums.items() if count}
         success = None if np.isnan(self._success[lane]) else bool(self._success[lane])
         return Episode(float(self._return[lane]), int(self._length[lane]), success, means, has_failed)
+
+
+def _leave_out(key: Any, value: Any, what: str) -> None:
+    """Tells of a key once."""
+    if key not in _told_of:
+        _told_of.add(key)
+        logging.warning("info[%r] is %s, %s: left out of metrics", key, shown(value), what)
 
 
 @dataclasses.dataclass(eq=False)
