@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
 from tfagents_system.checks import rules
@@ -156,21 +156,19 @@ def _one_for_each_env_step(params: Hyperparameters) -> int:
     return max(1, round(params.updates_per_env_step or 1))
 
 
-def _over_the_run(params: Hyperparameters, *points: tuple[float, float]) -> dict[str, Any]:
+def _over_the_run(*points: tuple[float, float]) -> Callable[[Hyperparameters], dict[str, Any]]:
     """A schedule through points of a share of the run's length and a value."""
-    steps = params.num_env_steps
-    by, length = ("iterations", params.num_iter) if steps is None else ("env_steps", steps)
-    return {"points": [[share * length, value] for share, value in points], "by": by}
+
+    def schedule(params: Hyperparameters) -> dict[str, Any]:
+        steps = params.num_env_steps
+        by, length = ("iterations", params.num_iter) if steps is None else ("env_steps", steps)
+        return {"points": [[share * length, value] for share, value in points], "by": by}
+
+    return schedule
 
 
-def _falling_rate(params: Hyperparameters) -> dict[str, Any]:
-    """From 1e-3 to 1e-4 over the run."""
-    return _over_the_run(params, (0, 1e-3), (1, 1e-4))
-
-
-def _falling_epsilon(params: Hyperparameters) -> dict[str, Any]:
-    """From 1 to 0.04 over the first 16 % of the run."""
-    return _over_the_run(params, (0, 1.0), (0.16, 0.04))
+_FALLING_RATE = _over_the_run((0, 1e-3), (1, 1e-4))
+_FALLING_EPSILON = _over_the_run((0, 1.0), (0.16, 0.04))
 
 
 class Hyperparameters:
@@ -185,7 +183,7 @@ class Hyperparameters:
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
     discount: Annotated[SchedulableFraction, "per environment step", MayChange] = 0.99
     """Discount factor gamma of later rewards. A schedule works with `dqn`, `iqn` and `sac_discrete`."""
-    learning_rate: Annotated[SchedulablePositive, DefaultOf(**dict.fromkeys(_OF_VALUES, _falling_rate)), MayChange] = (
+    learning_rate: Annotated[SchedulablePositive, DefaultOf(**dict.fromkeys(_OF_VALUES, _FALLING_RATE)), MayChange] = (
         3e-4
     )
     """Learning rate of critics, actor and log(alpha)."""
@@ -262,7 +260,7 @@ class Hyperparameters:
     exploration_epsilon: Annotated[
         SchedulableFraction,
         When("algorithm", _WITHOUT_ACTOR),
-        DefaultOf(**dict.fromkeys(_WITHOUT_ACTOR, _falling_epsilon)),
+        DefaultOf(**dict.fromkeys(_WITHOUT_ACTOR, _FALLING_EPSILON)),
         MayChange,
     ] = 0.1
     """Share of actions that are uniformly random."""

@@ -89,10 +89,7 @@ def source_named(kind):
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [
-        *((kind, "numpy") for kind in KINDS),
-        *((k, name) for k in ("recurrent", "iqn", "dqn, masked") for name in ("tflite", "onnx")),
-    ],
+    [*((kind, "numpy") for kind in KINDS), *((kind, name) for kind in INTERPRETED for name in ("tflite", "onnx"))],
 )
 def test_each_format_acts_as_the_checkpoint_and_says_what_it_holds(kind, name, tmp_path):
     if name == "onnx":

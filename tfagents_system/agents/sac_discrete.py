@@ -27,7 +27,7 @@ class SacDiscrete(ValueLearner):
     """Two critics of the values of all actions, and an actor of their probabilities.
 
     With a mask all sums are over the n(s) legal actions, and unless `target_entropy` is set, each state has a target
-    of its own: 0.98 log n(s). The paper's 0.98 log(n) could not be reached where few actions are legal.
+    of its own: 0.7 log n(s). One of all actions could not be reached where few are legal.
     """
 
     @staticmethod

@@ -512,16 +512,6 @@ class Conversion:
             is_outside |= is_far.reshape(len(taken), -1).any(axis=1)
         return int(is_outside.sum())
 
-    def illegal(self, episode: Segment) -> int:
-        """Steps of a stored episode whose action the mask of their observation rules out."""
-        masks = {
-            name_of(column): leaf for column, leaf in zip(self.layout.observation, episode.observation, strict=True)
-        }
-        if ACTION_MASK not in masks or self.actions[0].rows is None:
-            return 0
-        chosen = episode.action[0].astype(np.int64)[:, None]
-        return int((np.take_along_axis(masks[ACTION_MASK][:-1], chosen, axis=1) == 0).sum())
-
     def _potentials(self, observation: Sequence[np.ndarray], what: str) -> np.ndarray:
         """Those of the leaves of observations, `[n, ...]` each: `[n]` float32.
 
@@ -551,18 +541,12 @@ def stored_episodes(
     Raises:
       UserError: As of `Conversion.to_stored`.
     """
-    stored, outside, illegal = list[Segment](), 0, 0
+    stored, outside = list[Segment](), 0
     for number, episode in enumerate(episodes):
         stored.append(conversion.to_stored(episode, f"{what}episode {number}"))
         outside += conversion.outside(episode)
-        illegal += conversion.illegal(stored[-1])
-    steps = sum(len(episode.reward) for episode in stored)
-    if illegal:
-        tell(
-            f"{source}: {illegal:,} of {steps:,} actions are not legal by {ACTION_MASK}: their values are learned, but "
-            "no policy chooses them: leave them out if they did not happen"
-        )
     if outside:
+        steps = sum(len(episode.reward) for episode in stored)
         tell(
             f"{source}: {outside:,} of {steps:,} actions ({outside / steps:.2%}) are outside of the action space and "
             "count as the nearest ones inside: give actions in the environment's units"

@@ -200,10 +200,8 @@ def random_observations(policy: tf_policy.TFPolicy, count: int, rng: np.random.G
         for module in policy.submodules
         if isinstance(module, RunningNormalization) and module.leaf != timed
     }
-    spread, mask = (
-        np.resize([1.0, 1.0, 0.1, 10.0], count),
-        mask_leaf(policy.time_step_spec.observation, policy.action_spec),
-    )
+    spread = np.resize([1.0, 1.0, 0.1, 10.0], count)
+    mask = mask_leaf(policy.time_step_spec.observation, policy.action_spec)
 
     def draw(k: int, spec: tf.TensorSpec) -> np.ndarray:
         shape, dtype = (count, *spec.shape), spec.dtype.as_numpy_dtype
