@@ -11,15 +11,11 @@ import pytest
 import tree
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from tf_agents.specs.tensor_spec import from_spec
 
 from tests.support.environment_report import report
-from tests.support.fakes import FakeParams
 from tests.support.lanes_for_tests import vector_of
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.training_environment import TrainingEnvironment
-from tfagents_system.experience.data_sets import Conversion, NamedEpisode, stored_episodes
-from tfagents_system.transport.segments import run_layout
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.rollout import Rollout
 
@@ -41,6 +37,8 @@ class Cards(gymnasium.Env):
     def __init__(self, masks: Any = ((0, 1, 1, 0), (1, 0, 0, 0), (0, 0, 0, 1)), dtype: Any = np.int8, in_info=False):
         self.masks, self.in_info = [np.array(mask, dtype) for mask in masks], in_info
         space: Any = spaces.MultiBinary(N) if dtype is bool else spaces.Box(0, 1, self.masks[0].shape, dtype)
+        if in_info:
+            self.action_mask = self.masks[0]  # It says that info has masks.
         self.observation_space = SEEN if in_info else spaces.Dict({"seen": SEEN, "action_mask": space})
         self.terminates, self.resets = True, 0
 
@@ -75,26 +73,8 @@ def test_masks_of_any_dtype_are_stored_as_bytes(in_info: bool, dtype: Any) -> No
     spec = env.observation_spec()["action_mask"]
     assert spec.dtype == np.uint8 and spec.shape == (N,)
     assert masks_of(env, [2, 0]) == [[0, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
-    assert user_env.resets == 1, "the look at the first info is the first reset"
+    assert user_env.resets == 1
     assert sorted(env.observation_spec()) == ["action_mask", "observation" if in_info else "seen"]
-
-
-def test_without_a_mask_in_info_observations_stay_what_they_are() -> None:
-    class Plain(Cards):
-        def reset(self, **kwargs: Any) -> Any:
-            return super().reset(**kwargs)[0], {"action_mask": None}
-
-    env = TrainingEnvironment(Plain(in_info=True), 10)
-    assert env.observation_spec().shape == (2,) and env.legal is None
-
-
-def test_a_first_reset_that_raises_is_told_as_the_first_reset() -> None:
-    class Broken(Cards):
-        def reset(self, **kwargs: Any) -> Any:
-            raise RuntimeError("no cards")
-
-    with pytest.raises(EnvironmentFault, match="no cards"):
-        TrainingEnvironment(Broken(in_info=True), 10).reset()
 
 
 @pytest.mark.parametrize(
@@ -123,7 +103,7 @@ def test_info_without_the_mask_is_a_fault_unless_the_episode_has_terminated() ->
 
     env = TrainingEnvironment(Silent([[1] * N] * 2, in_info=True), 10)
     assert masks_of(env, [0]) == [[1] * N, [0] * N], "it has terminated"
-    with pytest.raises(EnvironmentFault, match="info has no action_mask, which that of the first reset has"):
+    with pytest.raises(EnvironmentFault, match="info has no action_mask, as the environment has"):
         masks_of(TrainingEnvironment(Silent([[1] * N] * 3, in_info=True), 10), [0])
 
 
@@ -144,9 +124,12 @@ def test_lanes_get_legal_actions_alone_over_the_ends_of_their_episodes(mode: Aut
     assert env.legal is not None and env.step(np.int32(env.legal[0].argmax())) is not None, "as a PyEnvironment"
 
 
-def test_lanes_with_masks_in_info_are_refused() -> None:
-    env = TrainingEnvironment(vector_of([Cards(in_info=True)]), 10)
-    with pytest.raises(EnvironmentFault, match="info of the vector environment has action_mask.*SAC_ENVS_PER_WORKER"):
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_masks_in_info_that_no_attribute_tells_of_are_refused(is_vector: bool) -> None:
+    lane = Cards(in_info=True)
+    del lane.action_mask
+    env = TrainingEnvironment(vector_of([lane]) if is_vector else lane, 10)
+    with pytest.raises(EnvironmentFault, match="info of reset.. has action_mask.*move it there"):
         env.reset()
 
 
@@ -170,7 +153,6 @@ class Alone(Cards):
         (Numbers, {"algorithm": "sac"}, "action_mask is for one of n actions, and algorithm=sac or"),
         (Several, {}, r"action_mask is for a Discrete space, and the actions are 4 actions of \(2,\)"),
         (lambda: Cards([[1, 1]] * 3), {}, r"action_mask has shape \(2,\) for 4 actions"),
-        (lambda: Cards([[1, 1]] * 3, in_info=True), {}, r"action_mask has shape \(2,\) for 4 actions"),
         (Alone, {}, "the observation is action_mask alone, which no network sees"),
         (Cards, {"frame_stack": {"action_mask": 2}}, 'stacks "action_mask", of which the newest one alone counts'),
     ],
@@ -185,15 +167,3 @@ def test_the_trial_takes_legal_actions_alone(in_info: bool) -> None:
     findings, outcome = report(lambda **_: Cards(in_info=in_info), algorithm="dqn")
     assert findings.errors == [] and findings.texts("note", "seeding") == []
     assert tree.flatten(outcome.specs[0])[0].name == "observation/action_mask"
-
-
-def test_illegal_actions_of_a_data_set_are_counted_and_told() -> None:
-    env, notes = TrainingEnvironment(Cards(), 10), list[str]()
-    layout = run_layout(FakeParams({"horizon": 10}), *map(from_spec, (env.observation_spec(), env.action_spec())))
-    seen, ones = {"action_mask": np.array([[0, 1, 1, 0]] * 4), "seen": np.zeros((4, 2))}, np.ones(3)
-    episode = NamedEpisode(seen, {"": np.array([4, 3, 6])}, ones, True, None)  # From 3 on: 1, 0 and 3.
-    stored_episodes([episode] * 2, Conversion(layout, [env.actions], 1.0), "data.npz", notes.append)
-    assert notes == [
-        "data.npz: 4 of 6 actions are not legal by action_mask: their values are learned, but no policy chooses them: "
-        "leave them out if they did not happen"
-    ]

@@ -193,12 +193,7 @@ class VectorBackend(Backend):
         self._seed_for_reset = None
         self._ended = np.zeros(self.num_lanes, bool)
         observation, info = self.user_env.reset(**seeded)
-        is_choice = gym_driver.may_have_mask_in_info(self.action_spaces, self.observation_spaces)
-        if is_choice and info.get(gym_driver.ACTION_MASK) is not None:
-            raise UserError(
-                "info of the vector environment has action_mask, which is taken from observations alone where there "
-                "are several lanes: move it there, or return single environments and set SAC_ENVS_PER_WORKER"
-            )
+        gym_driver.refuse_mask(self, info)
         return observation
 
     def reset_lanes(self, mask: np.ndarray) -> dict[int, Any]:

@@ -188,47 +188,30 @@ class GymBackend(Backend):
         self.user_env = env
         self.observation_spaces, self.action_spaces = map(space_nest, (env.observation_space, env.action_space))
         self._seed_for_reset = None if seed is None else _seed_gym(env, seed)
-        self._first: tuple[Any, Any] | None = None  # What `reset` returns next.
-        self._no_action: np.ndarray | None = None  # A mask; None: info has none that observations get.
-        self._look_for_mask()
+        self._no_action: np.ndarray | None = None  # A mask, where info has masks that observations get.
+        if may_have_mask_in_info(self) and hasattr(list(self.layers())[-1], ACTION_MASK):
+            self._no_action = np.zeros(int(self.action_spaces.n), np.uint8)
+            mask = PlainSpace("Box", self._no_action.shape, np.uint8, 0, 1)
+            self.observation_spaces = {**_as_parts(self.observation_spaces), ACTION_MASK: mask}
 
     def reseed(self, seed: int) -> None:
-        self._seed_for_reset, self._first = _seed_gym(self.user_env, seed), None
+        self._seed_for_reset = _seed_gym(self.user_env, seed)
 
     def reset(self) -> Any:
-        first, self._first = self._first or self._reset(), None
-        return first[0] if self._no_action is None else self._with_mask(*first)
-
-    def _reset(self) -> tuple[Any, Any]:
-        """The first observation of an episode, and its info."""
         seeded = {} if self._seed_for_reset is None else {"seed": self._seed_for_reset}
         self._seed_for_reset = None
         result = self.user_env.reset(**seeded)
-        return result if has_info(self.user_env, result) else (result, {})
-
-    def _look_for_mask(self) -> None:
-        """Makes the first reset now, where its info may have a mask of actions: no space tells of that."""
-        layers, spaces, seed = list(self.layers()), self.observation_spaces, self._seed_for_reset
-        is_told = any(callable(getattr(layer, "set_evaluation_episode", None)) for layer in layers)
-        if is_told or device_layer(layers) is not None or not may_have_mask_in_info(self.action_spaces, spaces):
-            return
-        try:
-            self._first = self._reset()
-        except Exception:  # It is raised again, and told, by the first `reset`.
-            self._seed_for_reset = seed
-            return
-        if (mask := self._first[1].get(ACTION_MASK)) is not None:
-            self._no_action = np.zeros(np.shape(mask), np.uint8)
-            space = PlainSpace("Box", np.shape(mask), np.uint8, 0, 1)
-            self.observation_spaces = {**_as_parts(spaces), ACTION_MASK: space}
+        observation, info = result if has_info(self.user_env, result) else (result, {})
+        if self._no_action is not None:
+            return self._with_mask(observation, info)
+        refuse_mask(self, info)
+        return observation
 
     def _with_mask(self, observation: Any, info: Any, discount: float = 1.0) -> Any:
         """The observation with the mask of info as one more part; behind a termination no action is legal."""
         mask = (info or {}).get(ACTION_MASK, None if discount else self._no_action)
         if mask is None:
-            raise ValueError(
-                f"info has no {ACTION_MASK}, which that of the first reset has: reset and step must have it"
-            )
+            raise ValueError(f"info has no {ACTION_MASK}, as the environment has: let reset and step return it")
         return {**_as_parts(observation), ACTION_MASK: mask}
 
     def step(self, action: Any) -> StepResult:
@@ -252,10 +235,20 @@ class GymBackend(Backend):
         return render_gym(self.user_env)
 
 
-def may_have_mask_in_info(action_spaces: Any, observation_spaces: Any) -> bool:
-    """Whether actions are choices, and observations have no mask of the legal ones."""
-    has_mask = isinstance(observation_spaces, dict) and ACTION_MASK in observation_spaces
-    return space_kind(action_spaces) in ("Discrete", "MultiDiscrete") and not has_mask
+def may_have_mask_in_info(backend: Backend) -> bool:
+    """Whether an action is one of n, and observations have no mask of the legal ones."""
+    spaces = backend.observation_spaces
+    has_mask = isinstance(spaces, dict) and ACTION_MASK in spaces
+    return space_kind(backend.action_spaces) == "Discrete" and not has_mask
+
+
+def refuse_mask(backend: Backend, info: Mapping[str, Any]) -> None:
+    """Raises UserError for a mask in the info of a reset that nobody would honour."""
+    if info.get(ACTION_MASK) is not None and may_have_mask_in_info(backend):
+        raise UserError(
+            f"info of reset() has {ACTION_MASK}, and observations have none: move it there "
+            "(docs/how_to/environments.md, Action masks)"
+        )
 
 
 def _as_parts(observation: Any) -> Mapping[str, Any]:

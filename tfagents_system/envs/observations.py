@@ -21,7 +21,7 @@ from tf_agents.specs import array_spec
 
 from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import gym_driver
-from tfagents_system.envs.gym_driver import ACTION_MASK, MASK_LEAF, one_hot_sizes, space_kind
+from tfagents_system.envs.gym_driver import MASK_LEAF, one_hot_sizes, space_kind
 from tfagents_system.envs.specs import UNBOUNDED, observation_spec_of
 from tfagents_system.errors import shown
 
@@ -270,15 +270,15 @@ def _getter(path: tuple[Any, ...]) -> Callable[[Any], Any]:
 # What `reset` and `step` of a gym-like environment return, before anything is converted.
 
 
-def check_contract(env: Any, findings: Findings, action: Callable[[Any], Any] | None = None) -> None:
+def check_contract(env: Any, findings: Findings, action: Callable[[], Any] | None = None) -> None:
     """Resets the environment and takes a few steps; adds an error for each mistake.
 
     Args:
       env: A gym or Gymnasium environment, or a class that looks like one. Its exceptions are not caught.
       findings: Get facts and errors.
-      action: Gives the steps' actions, of a mask of the legal ones where there is one; None: samples of the space.
+      action: Gives the steps' actions; None: samples of the action space.
     """
-    action = action or (lambda mask: env.action_space.sample())
+    action = action or (lambda: env.action_space.sample())
     spaces = gym_driver.space_nest(env.observation_space)
     writer = ObservationWriter(observation_spec_of(spaces), spaces)
     result = env.reset()
@@ -286,31 +286,25 @@ def check_contract(env: Any, findings: Findings, action: Callable[[Any], Any] | 
     observation = result[0] if has_info else result
     form = "observation and info" if has_info else "the observation alone"
     faults = _of("reset()", writer.faults(observation))
-    is_one_buffer, step, info = False, 0, result[1] if has_info else {}
+    is_one_buffer, step = False, 0
     for _ in range(_STEPS):
         if faults:
             break
         before = observation
-        result, step = env.step(action(_mask_of(observation, info))), step + 1
+        result, step = env.step(action()), step + 1
         faults = _step_faults(result, step)
         if not faults:
-            observation, info = result[0], result[-1]
+            observation = result[0]
             faults = _of(f"step {step}", writer.faults(observation))
             is_one_buffer |= isinstance(observation, np.ndarray) and observation is before
             if result[2] or (len(result) == 5 and result[3]):
                 first, step = env.reset(), 0
-                observation, info = first if gym_driver.has_info(env, first) else (first, {})
+                observation = first[0] if gym_driver.has_info(env, first) else first
     findings.error(CONTRACT, *faults)
     if not faults:
         findings.fact(CONTRACT, f"reset() gives {form}, step() {len(result)} values")
         if is_one_buffer:
             findings.fact(CONTRACT, "all observations are one array, written anew: each is copied")
-
-
-def _mask_of(observation: Any, info: Any) -> Any:
-    """Of an observation, or of info; None where neither has one."""
-    parts = observation if isinstance(observation, Mapping) and ACTION_MASK in observation else info or {}
-    return parts.get(ACTION_MASK)
 
 
 def _step_faults(result: Any, step: int) -> list[str]:

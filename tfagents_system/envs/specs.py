@@ -180,7 +180,7 @@ def _bounded_action(name: str, shape: tuple[int, ...], dtype: Any, low: Any, hig
     if not is_bounded:
         raise UserError(
             f"the {name} space is unbounded (low {short_text(np.asarray(low))}, high {short_text(np.asarray(high))}): "
-            "give every dimension finite bounds, actions are scaled to them"
+            "give every dimension finite bounds, to which actions are scaled, and remove ClipAction, which has none"
         )
     if np.any(low > high):
         raise UserError(f"the {name} space has low {short_text(low)} above high {short_text(high)}: swap them")

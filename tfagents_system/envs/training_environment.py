@@ -441,12 +441,15 @@ class TrainingEnvironment(py_environment.PyEnvironment):
     def _check_legal(self, actions: np.ndarray) -> None:
         """Raises ValueError for an action that is not legal: of an expert, or of one's own policy."""
         assert self.legal is not None
-        for lane, (action, legal) in enumerate(zip(np.atleast_1d(actions), self.legal, strict=True)):
-            if not legal[action] and legal.any():  # Lanes whose episode has terminated have any action.
-                where = f"lane {lane}: " if self.is_vector else ""
-                raise ValueError(
-                    f"{where}the action {action} is not legal by {ACTION_MASK}: {np.flatnonzero(legal)} are"
-                )
+        # Lanes whose episode has terminated have any action.
+        is_wrong = (first_legal(np.atleast_1d(actions), self.legal) != actions) & self.legal.any(axis=1)
+        if is_wrong.any():
+            lane = int(is_wrong.argmax())
+            where = f"lane {lane}: " if self.is_vector else ""
+            legal = np.flatnonzero(self.legal[lane])
+            raise ValueError(
+                f"{where}the action {np.atleast_1d(actions)[lane]} is not legal by {ACTION_MASK}: {legal} are"
+            )
 
     def _own_leaves(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
         """The leaves that the environment itself gives: without the action history."""

@@ -292,10 +292,9 @@ class EnvironmentTrial:
     def _try_steps(self, env: TrainingEnvironment) -> Episode | None:
         """All that needs an episode."""
         params, findings = self.params, self.findings
-        statistics = kinds.statistics_of(env.user_env)
         episode = self._try_episode(env)
         self._note_outside(env)
-        self._note_wrappers(env, statistics)
+        self._note_wrappers(env)
         if self._is_fine and env.is_vector:
             with self._trying(CONTRACT, f"reset() or step() of all lanes of {_COLLECT}", _COLLECT):
                 self._check_lanes(env)
@@ -357,7 +356,8 @@ class EnvironmentTrial:
         with contextlib.suppress(Exception):
             # TF-Agents' wrappers forward `action_space` to the gym environment inside, but return time steps.
             has_other_contract = isinstance(env.user_env, py_environment.PyEnvironment | EnvProcess)
-            if not has_other_contract and not env.is_vector:
+            # Its samples of the action space need not be legal.
+            if not (has_other_contract or env.is_vector or env.legal is not None):
                 check_contract(env.user_env, contract, _user_action(env))
         _rest(env)
         if not contract.errors:
@@ -379,16 +379,14 @@ class EnvironmentTrial:
         if first := env.outside:
             self.findings.note(CONTRACT, f"{first}. It is kept; strict_observation_bounds = True makes it a fault")
 
-    def _note_wrappers(self, env: TrainingEnvironment, before: Mapping[str, Sequence[bytes]]) -> None:
-        """Tells of running statistics, which have changed since before an episode, and of wrappers that cost much."""
-        for name, (mean, spread) in kinds.statistics_of(env.user_env).items():
-            if name in before and mean != before[name][0] and spread != before[name][1]:
-                self.findings.note(
-                    ENVIRONMENT,
-                    f"{name} holds a running mean and spread, of which each worker and each evaluation has its own: "
-                    "policies see other observations or rewards in each. Where it normalises, remove it, and set "
-                    "TrainParams.normalize_observations or normalize_rewards to True",
-                )
+    def _note_wrappers(self, env: TrainingEnvironment) -> None:
+        """Tells of running statistics, and of wrappers that cost much."""
+        for name in kinds.running_statistics(env.user_env):
+            self.findings.note(
+                ENVIRONMENT,
+                f"{name} holds a running mean and variance, its own in each worker and each evaluation: where it "
+                "normalises, remove it, and set TrainParams.normalize_observations or normalize_rewards to True",
+            )
         for name in {type(layer).__name__ for layer in gym_driver.layers_within(env.user_env)} & _COSTLY.keys():
             self.findings.note(ENVIRONMENT, f"the wrapper {name} {_COSTLY[name]}")
 
@@ -712,14 +710,11 @@ def trial_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:
     return env.device.trial_action(env.actions)
 
 
-def _user_action(env: TrainingEnvironment) -> Callable[[Any], Any]:
-    """Gives actions in the environment's own units, of a mask of the legal ones if it has one."""
-    rng = np.random.default_rng(0)
-    if env.device is not None:
-        return lambda mask: env.in_environment_units(trial_action(env, np.random.default_rng(0)))
-    if env.legal is not None:
-        return lambda mask: env.in_environment_units(actions.random_legal(np.asarray(mask, bool), rng))
-    return lambda mask: env.user_env.action_space.sample()
+def _user_action(env: TrainingEnvironment) -> Callable[[], Any]:
+    """Gives actions in the environment's own units."""
+    if env.device is None:
+        return lambda: env.user_env.action_space.sample()
+    return lambda: env.in_environment_units(trial_action(env, np.random.default_rng(0)))
 
 
 def _rest(env: TrainingEnvironment) -> None:
