@@ -60,21 +60,22 @@ ENVS = {
     "pair": ((CounterEnv(), {}), "a tuple: return one environment alone"),
     "DummyVecEnv": (
         kind("DummyVecEnv", type("VecEnv", (), {}), module="stable_baselines3.common.vec_env", action_space=BOX),
-        "a vector environment of Stable-Baselines3: return the environment inside it, and set SAC_ENVS_PER_WORKER",
+        "a vector environment of Stable-Baselines3: return the environment inside it, set SAC_ENVS_PER_WORKER",
     ),
-    "VecEnv by its methods": (kind("Mine", num_envs=1, action_space=BOX, step_async=None), "normalize_observations"),
-    "ParallelEnv": (kind("Mine", type("ParallelEnv", (), {}), action_space=dict), "several agents (PettingZoo, RLlib)"),
-    "AECEnv by its methods": (kind("Mine", agent_iter=iter, action_space=dict), "several agents"),
-    "MultiAgentEnv": (kind("Mine", type("MultiAgentEnv", (), {}), action_space=BOX), "write a gymnasium.Env of one"),
-    "dm_env": (DmEnv(), "return tf_agents.environments.dm_control_wrapper.DmControlWrapper(env)"),
-    "EnvPool of dm": (kind("Pool", module="envpool.core.dm_envpool", action_spec=None), 'env_type="gymnasium"'),
-    "functional": (kind("Brax", step=lambda self, state, action: None), "keeps this state as an attribute"),
-    "FuncEnv": (kind("Mine", transition=None, initial=None), "keeps this state as an attribute"),
-    "method": (kind("Mine", action_space=lambda self: BOX, observation_space=BOX), "action_space is a method"),
-    "statistics": (wrappers.NormalizeObservation(CounterEnv()), "TrainParams.normalize_observations = True, whose"),
+    "ParallelEnv": (
+        kind("Mine", type("ParallelEnv", (), {}), action_space=dict),
+        "several agents, and one policy is trained",
+    ),
+    "MultiAgentEnv": (
+        kind("Mine", type("MultiAgentEnv", (gymnasium.Env,), {}), action_space=BOX),
+        "write a gymnasium.Env of one",
+    ),
+    "dm_env": (kind("Mine", type("Base", (), {"__module__": "dm_env._environment"})), "return tf_agents.environments."),
+    "functional": (kind("Brax", step=lambda self, state, action: None), "write a gymnasium.Env that keeps this state"),
+    "statistics": (wrappers.NormalizeObservation(CounterEnv()), "TrainParams.normalize_observations = True, or"),
     "of rewards, within": (
         wrappers.TimeLimit(wrappers.NormalizeReward(CounterEnv()), 5),
-        "the wrapper NormalizeReward, of which each worker and each evaluation would have statistics of its own",
+        "the wrapper NormalizeReward, with statistics of its own in each worker and evaluation",
     ),
     "in lanes": (SyncVectorEnv([lambda: wrappers.NormalizeObservation(CounterEnv())]), "normalize_observations"),
     "in TF-Agents": (
@@ -107,6 +108,8 @@ def frozen() -> Any:
         lambda: SyncVectorEnv([CounterEnv]),
         lambda: dm_control_wrapper.DmControlWrapper(DmEnv()),
         lambda: wrappers.RescaleAction(CounterEnv(), np.float32(-1.0), np.float32(1.0)),
+        lambda: kind("SelfPlay", gymnasium.Env, possible_agents=["a", "b"], transition=1, action_space=BOX),
+        lambda: kind("Recurrent", step=lambda self, action, state=None: None),
         lambda: kind("Monitor", gymnasium.Env, module="stable_baselines3.common.monitor", action_space=BOX),
     ],
 )
@@ -121,7 +124,7 @@ class Statistics:
     """As of a user's own."""
 
     def __init__(self) -> None:
-        self.running_mean, self.running_var, self.count = 0.0, 1.0, 0
+        self.running_mean, self.running_var, self.n = 0.0, 1.0, 0
 
 
 class OwnNormalize(gymnasium.Wrapper):

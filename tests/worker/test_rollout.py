@@ -380,14 +380,14 @@ NUMBERS = [np.array(2.0), np.array([2]), np.array([[2.0]]), [2.0], (2,), Tensor(
 
 def test_a_log_takes_one_number_of_any_type_and_tells_once_of_what_is_none(monkeypatch):
     lines = []
-    monkeypatch.setattr(rollout, "_told_of", set())
+    monkeypatch.setattr(rollout, "_left_out", set())
     monkeypatch.setattr(rollout.logging, "warning", lambda text, *args: lines.append(text % args))
     logs = EpisodeLogs(1)
     logs.add_infos([({f"log/{number}": value for number, value in enumerate(NUMBERS)} | {"log/true": np.True_}, 0)])
     assert logs.episode(0).logs == {str(number): 2.0 for number in range(len(NUMBERS))} | {"true": 1.0}
     assert lines == []
     for value in ("landing", None, np.array([1.0, 2.0]), float("nan"), 1j, -1e39):
-        rollout._told_of.clear()
+        rollout._left_out.clear()
         logs = EpisodeLogs(1)
         logs.add_infos([({"log/x": value, "success": np.array([True])}, 0), ({"log/x": value, "success": value}, 0)])
         assert (logs.episode(0).logs, logs.episode(0).success) == ({}, True), "what is no truth value says nothing"

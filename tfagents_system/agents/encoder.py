@@ -16,6 +16,7 @@ from tf_agents.networks import network, utils
 from tf_agents.networks.encoding_network import EncodingNetwork
 from tf_agents.utils import nest_utils
 
+from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.layers import as_vector, layer_norm
 from tfagents_system.agents.minibatch import Drawing, Views
 from tfagents_system.envs.history import is_image, seen_by_actor, without_mask
@@ -246,8 +247,9 @@ def is_plain_vector(observation_spec: Any) -> bool:
 
 
 def build_encoder(params: TrainParamsBase, observation_spec: Any) -> network.Network:
-    """From any observation, its mask of actions left out, to one tensor `[B, n]`, with new layers for each network."""
-    observation_spec = without_mask(observation_spec)
+    """From any observation, without the mask of discrete actions, to one tensor `[B, n]`, by layers of its own."""
+    if ALGORITHMS[params.algorithm].actions == "discrete":
+        observation_spec = without_mask(observation_spec)
     combiner = params.preprocessing_combiner
     if combiner is not None and not isinstance(combiner, tf.keras.layers.Layer):
         combiner = combiner()

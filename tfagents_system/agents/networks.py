@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ from tfagents_system.agents.layers import (
 from tfagents_system.agents.minibatch import UnsupportedActorError, mean_and_std
 from tfagents_system.agents.normalization import ObservationNormalization, set_sources
 from tfagents_system.checks.schedules import initial_value
-from tfagents_system.envs.gym_driver import ACTION_MASK
+from tfagents_system.envs.gym_driver import mask_of
 from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor, without_mask
 from tfagents_system.errors import UserError, shown
 from tfagents_system.train_params_base import TrainParamsBase
@@ -109,7 +109,9 @@ class Body(tf.keras.layers.Layer):
         if self.images is not None:
             observation, _ = self.images(observation)
         if self.encoder is not None:
-            observation, _ = self.encoder(without_mask(observation), step_type=step_type, training=training)
+            if mask_of(self.encoder.input_tensor_spec) is None:
+                observation = without_mask(observation)
+            observation, _ = self.encoder(observation, step_type=step_type, training=training)
         values = tf.concat([as_vector(squash.flatten(leaf)) for leaf in tf.nest.flatten((observation, action))], -1)
         if self.lstm is not None:
             is_first = tf.equal(step_type, ts.StepType.FIRST)
@@ -520,9 +522,12 @@ class ExploringPolicy(ScorePolicy):
 
 
 def legal_actions(observation: Any) -> tf.Tensor | None:
-    """The mask of actions in an observation, `[B, num_actions]` bool; None where it has none."""
-    has_mask = isinstance(observation, Mapping) and ACTION_MASK in observation
-    return tf.cast(observation[ACTION_MASK], tf.bool) if has_mask else None
+    """The mask of actions in an observation, `[B, num_actions]` bool, all where none is legal; None without a mask."""
+    mask = mask_of(observation)
+    if mask is None:
+        return None
+    legal = tf.cast(mask, tf.bool)
+    return legal | ~tf.reduce_any(legal, axis=-1, keepdims=True)
 
 
 def of_legal(scores: tf.Tensor, observation: Any) -> tf.Tensor:

@@ -73,7 +73,7 @@ class SacDiscrete(ValueLearner):
         target, legal = self.target_entropy, legal_actions(sample.observation)
         if legal is not None and not self._has_own_target:
             counts = tf.reduce_sum(tf.cast(legal, tf.float32), axis=-1)
-            target = _SHARE_OF_MOST_ENTROPY * tf.math.log(tf.maximum(counts, 1.0))
+            target = _SHARE_OF_MOST_ENTROPY * tf.math.log(counts)
         missing = tf.stop_gradient(-tf.reduce_sum(tf.exp(log_pi) * log_pi, axis=-1) - target)
         gradient = sample.mean(missing)
         return self.log_alpha * gradient, gradient

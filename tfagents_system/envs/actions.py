@@ -18,7 +18,7 @@ import tree
 from numpy.core.umath import clip  # type: ignore[attr-defined]
 from tf_agents.specs import array_spec, tensor_spec
 
-from tfagents_system.envs.gym_driver import ACTION_MASK
+from tfagents_system.envs.gym_driver import ACTION_MASK, mask_of
 from tfagents_system.envs.history import ACTION_HISTORY, OBSERVATION, leaf_names
 from tfagents_system.errors import UserError
 
@@ -189,7 +189,7 @@ def mask_leaf(observation: Any, action_spec: Any) -> int | None:
     Args:
       action_spec: The agent's.
     """
-    mask = observation.get(ACTION_MASK) if isinstance(observation, Mapping) else None
+    mask = mask_of(observation)
     if mask is None or tree.is_nested(action_spec) or not is_discrete(action_spec):
         return None
     is_of_them = tuple(getattr(mask, "shape", ())) == (int(action_spec.maximum) + 1,)

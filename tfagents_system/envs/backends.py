@@ -192,9 +192,7 @@ class VectorBackend(Backend):
         seeded = {} if self._seed_for_reset is None else {"seed": self._seed_for_reset}
         self._seed_for_reset = None
         self._ended = np.zeros(self.num_lanes, bool)
-        observation, info = self.user_env.reset(**seeded)
-        gym_driver.refuse_mask(self, info)
-        return observation
+        return self.user_env.reset(**seeded)[0]
 
     def reset_lanes(self, mask: np.ndarray) -> dict[int, Any]:
         observation, _ = self.user_env.reset(options={"reset_mask": mask})

@@ -44,7 +44,6 @@ WITHOUT_INFO = (
 
 # Which of n actions are legal: a part of the observation (RLlib, PettingZoo), or of info (Gymnasium's Taxi-v3).
 ACTION_MASK = "action_mask"
-MASK_LEAF = f"{OBSERVATION}/{ACTION_MASK}"  # Name of its spec.
 
 # (observation, reward, discount, is the episode over, info)
 StepResult = tuple[Any, Any, float, bool, Any]
@@ -189,7 +188,8 @@ class GymBackend(Backend):
         self.observation_spaces, self.action_spaces = map(space_nest, (env.observation_space, env.action_space))
         self._seed_for_reset = None if seed is None else _seed_gym(env, seed)
         self._no_action: np.ndarray | None = None  # A mask, where info has masks that observations get.
-        if may_have_mask_in_info(self) and hasattr(list(self.layers())[-1], ACTION_MASK):
+        is_choice = space_kind(self.action_spaces) == "Discrete" and mask_of(self.observation_spaces) is None
+        if is_choice and hasattr(list(self.layers())[-1], ACTION_MASK):
             self._no_action = np.zeros(int(self.action_spaces.n), np.uint8)
             mask = PlainSpace("Box", self._no_action.shape, np.uint8, 0, 1)
             self.observation_spaces = {**_as_parts(self.observation_spaces), ACTION_MASK: mask}
@@ -203,8 +203,7 @@ class GymBackend(Backend):
         result = self.user_env.reset(**seeded)
         observation, info = result if has_info(self.user_env, result) else (result, {})
         if self._no_action is not None:
-            return self._with_mask(observation, info)
-        refuse_mask(self, info)
+            observation = self._with_mask(observation, info)
         return observation
 
     def _with_mask(self, observation: Any, info: Any, discount: float = 1.0) -> Any:
@@ -235,20 +234,9 @@ class GymBackend(Backend):
         return render_gym(self.user_env)
 
 
-def may_have_mask_in_info(backend: Backend) -> bool:
-    """Whether an action is one of n, and observations have no mask of the legal ones."""
-    spaces = backend.observation_spaces
-    has_mask = isinstance(spaces, dict) and ACTION_MASK in spaces
-    return space_kind(backend.action_spaces) == "Discrete" and not has_mask
-
-
-def refuse_mask(backend: Backend, info: Mapping[str, Any]) -> None:
-    """Raises UserError for a mask in the info of a reset that nobody would honour."""
-    if info.get(ACTION_MASK) is not None and may_have_mask_in_info(backend):
-        raise UserError(
-            f"info of reset() has {ACTION_MASK}, and observations have none: move it there "
-            "(docs/how_to/environments.md, Action masks)"
-        )
+def mask_of(observation: Any) -> Any:
+    """The mask of actions in an observation, or in its spec; None where it has none."""
+    return observation.get(ACTION_MASK) if isinstance(observation, Mapping) else None
 
 
 def _as_parts(observation: Any) -> Mapping[str, Any]:

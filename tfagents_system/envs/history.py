@@ -23,7 +23,7 @@ import tensorflow as tf
 import tree
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.envs.gym_driver import ACTION_MASK
+from tfagents_system.envs.gym_driver import ACTION_MASK, mask_of
 from tfagents_system.hyperparameters import FrameStack, frames_of_leaves, leaf_name
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -110,7 +110,7 @@ def horizon_time_leaf(observation_spec: Any) -> int | None:
 
 def without_mask(observation: Any) -> Any:
     """What networks see of an observation, or of its spec: a mask of actions only rules out what they choose."""
-    if not isinstance(observation, Mapping) or ACTION_MASK not in observation:
+    if mask_of(observation) is None:
         return observation
     return {name: part for name, part in observation.items() if name != ACTION_MASK}
 

@@ -15,25 +15,17 @@ from tfagents_system.envs.gym_driver import layers_within
 from tfagents_system.errors import UserError
 
 _NORMALIZERS = {"NormalizeObservation": "normalize_observations", "NormalizeReward": "normalize_rewards"}
-_SPACES = ("action_space", "observation_space")
 _STATES = {"state", "env_state", "key", "rng"}  # Arguments of `step` where the environment itself keeps no state.
-_STATISTICS = (("mean",), ("var", "std"), ("count",))  # What names of running statistics have in them.
-
-_STABLE_BASELINES = (
-    "a vector environment of Stable-Baselines3: return the environment inside it, and set SAC_ENVS_PER_WORKER or "
-    "SAC_NUM_COLLECT_WORKERS to how many there are to be. For VecNormalize set TrainParams.normalize_observations and "
-    "normalize_rewards, for VecFrameStack frame_stack"
-)
 _SEVERAL_AGENTS = (
-    "an environment of several agents (PettingZoo, RLlib), and one policy is trained: write a gymnasium.Env of one "
-    "agent, with the others as part of it, or one that joins their observations and actions"
+    "an environment of several agents, and one policy is trained: write a gymnasium.Env of one, with the others in it"
 )
-_STATELESS = (
-    "whose step takes and returns its state (Brax, MJX, gymnax, FuncEnv): write a gymnasium.Env that keeps this state "
-    "as an attribute and returns NumPy arrays"
-)
-_DM_ENV = "an environment of dm_env: return tf_agents.environments.dm_control_wrapper.DmControlWrapper(env)"
-_ENVPOOL = 'an environment of dm_env: return envpool.make(..., env_type="gymnasium")'
+_KINDS = {  # By names of base classes, or of their package.
+    "VecEnv": "a vector environment of Stable-Baselines3: return the environment inside it, set SAC_ENVS_PER_WORKER to "
+    "how many there are to be, and normalize_observations, normalize_rewards or frame_stack for what it does",
+    **dict.fromkeys(("MultiAgentEnv", "ParallelEnv", "AECEnv"), _SEVERAL_AGENTS),
+    "dm_env": "an environment of dm_env: return tf_agents.environments.dm_control_wrapper.DmControlWrapper(env), or of "
+    'EnvPool envpool.make(..., env_type="gymnasium")',
+}
 
 
 def check_kind(env: Any) -> None:
@@ -64,23 +56,17 @@ def _no_environment(env: Any) -> Iterator[str]:
 
 def _other_kind(env: Any) -> Iterator[str]:
     names = {name for cls in type(env).__mro__ for name in (cls.__name__, cls.__module__.partition(".")[0])}
-    if "tf_agents" in names:
-        return
-
-    def is_one(kinds: set[str], *attributes: str, without: str = "") -> bool:
-        return bool(names & kinds) or (any(hasattr(env, name) for name in attributes) and not hasattr(env, without))
-
-    arguments: set[str] = set()
-    with contextlib.suppress(AttributeError, TypeError, ValueError):  # Of a compiled class.
-        arguments = set(inspect.signature(env.step).parameters)
-    kinds = {
-        _STABLE_BASELINES: is_one({"VecEnv"}, "step_async", without="single_action_space"),
-        _SEVERAL_AGENTS: is_one({"ParallelEnv", "AECEnv", "MultiAgentEnv"}, "possible_agents", "agent_iter"),
-        _ENVPOOL if "envpool" in names else _DM_ENV: is_one({"dm_env"}, "action_spec", without="action_space"),
-        _STATELESS: is_one(set(), "transition") or bool(_STATES & arguments),
-    }
-    kinds |= {f"whose {name} is a method: make it a property": callable(getattr(env, name, None)) for name in _SPACES}
-    yield from (f"the {type(env).__name__} object, {kind}" for kind, is_so in kinds.items() if is_so)
+    has_interface = bool(names & {"tf_agents", "gym", "gymnasium"})
+    for name in names & ({"MultiAgentEnv"} if has_interface else _KINDS.keys()):  # RLlib's is a gymnasium.Env, too.
+        yield f"the {type(env).__name__} object, {_KINDS[name]}"
+    if not has_interface:
+        with contextlib.suppress(AttributeError, TypeError, ValueError):  # Of a compiled class.
+            arguments = inspect.signature(env.step).parameters.values()
+            if _STATES & {argument.name for argument in arguments if argument.default is argument.empty}:
+                yield (
+                    f"the {type(env).__name__} object, whose step takes and returns its state (Brax, gymnax): write a "
+                    "gymnasium.Env that keeps this state"
+                )
 
 
 def _wrong_wrapper(env: Any) -> Iterator[str]:
@@ -89,18 +75,21 @@ def _wrong_wrapper(env: Any) -> Iterator[str]:
         for name in names & _NORMALIZERS.keys():
             if getattr(layer, "update_running_mean", True):
                 yield (
-                    f"an environment in the wrapper {name}, of which each worker and each evaluation would have "
-                    f"statistics of its own: remove it, and set TrainParams.{_NORMALIZERS[name]} = True, whose "
-                    "statistics go with the policy; or give it known ones, and set update_running_mean = False"
+                    f"an environment in the wrapper {name}, with statistics of its own in each worker and evaluation: "
+                    f"remove it and set TrainParams.{_NORMALIZERS[name]} = True, or set update_running_mean = False "
+                    "where it has known ones"
                 )
 
 
 def running_statistics(env: Any) -> list[str]:
-    """Objects of wrappers that count a mean and a variance, by names such as `Normalize.rms`."""
+    """Objects of wrappers that hold a mean and a variance, by names such as `Normalize.rms`."""
     held: dict[str, Any] = {}
     for layer in layers_within(env):
         if getattr(layer, "update_running_mean", True):
             held[name := type(layer).__name__] = layer
             held.update({f"{name}.{key}": part for key, part in getattr(layer, "__dict__", {}).items()})
-    names = {name: " ".join(getattr(part, "__dict__", {})) for name, part in held.items()}
-    return [name for name, keys in names.items() if all(any(word in keys for word in kind) for kind in _STATISTICS)]
+    return [
+        name
+        for name, part in held.items()
+        if {"mean", "var"} <= {key.replace("running_", "") for key in getattr(part, "__dict__", {})}
+    ]

@@ -21,7 +21,7 @@ from tf_agents.specs import array_spec
 
 from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import gym_driver
-from tfagents_system.envs.gym_driver import MASK_LEAF, one_hot_sizes, space_kind
+from tfagents_system.envs.gym_driver import one_hot_sizes, space_kind
 from tfagents_system.envs.specs import UNBOUNDED, observation_spec_of
 from tfagents_system.errors import shown
 
@@ -101,16 +101,12 @@ class _LeafWriter:
     def __init__(self, spec: array_spec.ArraySpec, space: Any, tell: Callable[[str], None] | None) -> None:
         self._spec, self._tell = spec, tell
         self._num_dimensions, self._dtype = len(spec.shape), np.dtype(spec.dtype)
-        self._has_bounds = self._is_mask = False
+        self._has_bounds = False
         self._sizes: np.ndarray | None = None
         if space_kind(space) in ("Discrete", "MultiDiscrete"):
             self._sizes = one_hot_sizes(space)
             first = np.asarray(getattr(space, "start", 0)).reshape(-1)
             self._take: Callable[[np.ndarray, np.ndarray], bool] = functools.partial(_take_one_hot, self._sizes, first)
-            return
-        if spec.name == MASK_LEAF:
-            self._is_mask = True
-            self._take = _take_mask
             return
         is_integer = self._dtype.kind in "iu"
         self._take = _take_integers if is_integer else _take_floats
@@ -183,8 +179,6 @@ class _LeafWriter:
             is_choice = self._take(array, np.empty(shape, dtype))
             sizes = self._sizes.tolist()
             return "" if is_choice else f"{name} is {array.tolist()}, which is not within its choices of sizes {sizes}"
-        if self._is_mask and not (array.shape == shape and self._take(array, np.empty(shape, dtype))):
-            return f"{name} must have 1 for each legal action and 0 for the others, shape {shape}, found {shown(value)}"
         if array.shape != shape:
             return f"{name} must have shape {shape} as its space has, found {array.shape}: correct the one or the other"
         if dtype.kind in "iu" and array.dtype.kind == "f":
@@ -240,14 +234,6 @@ def _take_integers(values: np.ndarray, out: np.ndarray) -> bool:
         return False
     out[...] = values
     return values.dtype == out.dtype or bool((out == values).all())
-
-
-def _take_mask(values: np.ndarray, out: np.ndarray) -> bool:
-    """Copies; returns whether all are 0 or 1, of any dtype."""
-    if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():
-        return False
-    out[...] = values
-    return True
 
 
 def _getter(path: tuple[Any, ...]) -> Callable[[Any], Any]:

@@ -16,7 +16,6 @@ from tf_agents.specs import array_spec, tensor_spec
 
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.envs.gym_driver import (
-    MASK_LEAF,
     PlainSpace,
     box_dtype,
     leaf_name,
@@ -101,8 +100,6 @@ def observation_spec_of(spaces: Any) -> Any:
 
 def _observation_leaf(path: tuple[Any, ...], space: Any) -> array_spec.ArraySpec:
     name, kind = leaf_name("observation", *path), space_kind(space)
-    if name == MASK_LEAF and kind in ("Box", "MultiBinary"):
-        return array_spec.ArraySpec(tuple(space.shape), np.uint8, name)
     if kind in ("Discrete", "MultiDiscrete"):
         if (size := int(np.sum(one_hot_sizes(space)))) > _MOST_ONE_HOT:
             raise UserError(

@@ -284,7 +284,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
                 set_evaluation_episode(self._backend.layers(), self.evaluation_episode)
             self._write(self._backend.reset(), leaves)
             if self._mask_leaf is not None:
-                self._keep_mask(leaves, 1.0)
+                self._keep_mask(leaves)
             if columns.potential is not None:
                 columns.potential[columns.row, index] = self._potentials(leaves)
         except Exception as error:
@@ -312,8 +312,6 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self._steps += 1
         row = columns.row
         try:
-            if self.legal is not None:
-                self._check_legal(action[0])
             observation, reward, discount, is_over, info = self._backend.step(taken)
             leaves = [leaf[row + 1, lane, ...] for leaf in columns.observation]
             self._write(observation, leaves)
@@ -322,7 +320,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
                 _check_discount(discount)
             columns.discount[row, lane] = discount
             if self._mask_leaf is not None:
-                self._keep_mask(leaves, discount)
+                self._keep_mask(leaves, is_over or self._steps >= self._horizon)
             if columns.potential is not None:
                 columns.potential[row + 1, lane] = self._potentials(leaves)
         except Exception as error:
@@ -352,8 +350,6 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         taken = self._to_environment(action)
         self._steps += 1
         try:
-            if self.legal is not None:
-                self._check_legal(action[0])
             return self._take(self._backend.step(taken), action, columns)
         except Exception as error:
             raise self._fault(error) from error
@@ -381,7 +377,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
             self._begin_episodes(waits)
             began = waits if began is None else began | waits
         if self._mask_leaf is not None:
-            self._keep_mask(out, columns.discount[row], began)
+            self._keep_mask(out, is_over, began)
         first_potential = None
         if began is not None:
             self._lengths[began] = 0
@@ -421,35 +417,21 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         except ValueError as error:
             raise ValueError(f"lane {lane}: {error}") from None
 
-    def _keep_mask(self, leaves: Sequence[np.ndarray], discount: Any, began: np.ndarray | None = None) -> None:
-        """Which actions may be taken next. There must be one, but for behind a termination.
+    def _keep_mask(self, leaves: Sequence[np.ndarray], is_over: Any = False, began: np.ndarray | None = None) -> None:
+        """Which actions may be taken next. There must be one, but for where an episode is over.
 
         Args:
           leaves: `[...]` of a single environment, `[N, ...]` of lanes; of those that `began` an episode in `_first`.
         """
         assert self._mask_leaf is not None
-        legal = np.array(leaves[self._mask_leaf], bool, ndmin=2)
-        is_stuck = ~legal.any(axis=1) & (np.asarray(discount) != 0.0)
+        self.legal = np.array(leaves[self._mask_leaf], bool, ndmin=2)
+        is_stuck = ~self.legal.any(axis=1) & ~np.asarray(is_over)
         if began is not None:
-            legal[began] = self._first[self._mask_leaf][began]
-            is_stuck |= ~legal.any(axis=1) & began
+            self.legal[began] = self._first[self._mask_leaf][began]
+            is_stuck |= ~self.legal.any(axis=1) & began
         if is_stuck.any():
             where = f"lane {int(is_stuck.argmax())}: " if self.is_vector else ""
             raise ValueError(f"{where}{ACTION_MASK} has no legal action: terminate an episode that can't go on")
-        self.legal = legal
-
-    def _check_legal(self, actions: np.ndarray) -> None:
-        """Raises ValueError for an action that is not legal: of an expert, or of one's own policy."""
-        assert self.legal is not None
-        # Lanes whose episode has terminated have any action.
-        is_wrong = (first_legal(np.atleast_1d(actions), self.legal) != actions) & self.legal.any(axis=1)
-        if is_wrong.any():
-            lane = int(is_wrong.argmax())
-            where = f"lane {lane}: " if self.is_vector else ""
-            legal = np.flatnonzero(self.legal[lane])
-            raise ValueError(
-                f"{where}the action {np.atleast_1d(actions)[lane]} is not legal by {ACTION_MASK}: {legal} are"
-            )
 
     def _own_leaves(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
         """The leaves that the environment itself gives: without the action history."""

@@ -26,7 +26,6 @@ from tfagents_system.checks.schedules import initial_value
 from tfagents_system.envs import specs
 from tfagents_system.envs.actions import LeafActions
 from tfagents_system.envs.faults import describe_error
-from tfagents_system.envs.gym_driver import ACTION_MASK
 from tfagents_system.errors import UserError
 from tfagents_system.machine.files import replacing
 from tfagents_system.playing.saved_run import find_path
@@ -567,8 +566,6 @@ def _leaf(arrays: Mapping[str, np.ndarray], column: Column, kind: str, length: i
             f"environment's leaf is {column.name}: rename the array"
         )
     array = np.asarray(arrays[name])
-    if name == ACTION_MASK:  # Of any dtype.
-        array = array != 0
     wanted, dtype = (length, *column.shape), np.dtype(column.dtype)
     if array.shape[:1] != (length,) or not _are_rows(array.shape[1:], column.shape):
         has_all = sorted(array.shape[1:]) == sorted(column.shape)

@@ -380,7 +380,15 @@ class EnvironmentTrial:
             self.findings.note(CONTRACT, f"{first}. It is kept; strict_observation_bounds = True makes it a fault")
 
     def _note_wrappers(self, env: TrainingEnvironment) -> None:
-        """Tells of running statistics, and of wrappers that cost much."""
+        """Tells of running statistics, of wrappers that cost much, and of a mask that rules out nothing."""
+        spec = env.observation_spec()
+        is_unused = actions.mask_leaf(spec, env.action_spec()) is None
+        if is_unused and (ACTION_MASK in env.info or gym_driver.mask_of(spec) is not None):
+            self.findings.note(
+                ENVIRONMENT,
+                f"{ACTION_MASK} rules out no action here (docs/reference/environments.md, Actions): if illegal ones "
+                "matter, return it as a part of the observation, and use dqn, iqn or sac_discrete",
+            )
         for name in kinds.running_statistics(env.user_env):
             self.findings.note(
                 ENVIRONMENT,
@@ -796,23 +804,15 @@ def _action_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Itera
 def _mask_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
     """A mask is of the n actions of one Discrete space, and no networks see it."""
     spec, leaves = env.observation_spec(), tree.flatten(env.actions)
-    if not isinstance(spec, Mapping) or ACTION_MASK not in spec or overrides_any(params, "agent_ctor"):
+    is_discrete = ALGORITHMS[params.algorithm].actions == "discrete" and leaves[0].rows is not None
+    if (mask := gym_driver.mask_of(spec)) is None or not is_discrete or overrides_any(params, "agent_ctor"):
         return
-    remedy = f'or rename this part of the observation, if it is none: "{ACTION_MASK}" says which of n actions are legal'
-    if ALGORITHMS[params.algorithm].actions != "discrete" or len(leaves) > 1 or leaves[0].rows is None:
+    shape, has_shape = getattr(mask, "shape", None), params.action_table is None and leaves[0].environment_spec.shape
+    if len(leaves) > 1 or has_shape or shape != (len(leaves[0].rows),):
         yield (
-            f"{ACTION_MASK} is for one of n actions, and algorithm={params.algorithm} or the action space "
-            f"({', '.join(map(actions.in_words, leaves))}) is not: use dqn, iqn or sac_discrete with a Discrete space, "
-            f"{remedy}"
+            f"{ACTION_MASK} has a number for each action of one Discrete space, its shape is {shape} and the actions "
+            f"are {', '.join(map(actions.in_words, leaves))}: correct one of them, or rename this part of observations"
         )
-    elif params.action_table is None and leaves[0].environment_spec.shape:
-        yield (
-            f"{ACTION_MASK} is for a Discrete space, and the actions are {actions.in_words(leaves[0])} (MultiDiscrete "
-            f"or MultiBinary): make the action space a Discrete of all legal and illegal combinations, {remedy}"
-        )
-    elif tuple(getattr(spec[ACTION_MASK], "shape", ())) != (len(leaves[0].rows),):
-        shape = getattr(spec[ACTION_MASK], "shape", "several parts")
-        yield f"{ACTION_MASK} has shape {shape} for {len(leaves[0].rows)} actions: give it one number for each"
     elif len(spec) == 1:
         yield f"the observation is {ACTION_MASK} alone, which no network sees: give it another part, what decides"
     if isinstance(params.frame_stack, Mapping) and params.frame_stack.get(ACTION_MASK, 1) != 1:

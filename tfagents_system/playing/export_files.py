@@ -206,7 +206,9 @@ def random_observations(policy: tf_policy.TFPolicy, count: int, rng: np.random.G
     def draw(k: int, spec: tf.TensorSpec) -> np.ndarray:
         shape, dtype = (count, *spec.shape), spec.dtype.as_numpy_dtype
         if k == mask:
-            return rng.integers(0, 1, shape, dtype, endpoint=True)
+            return (
+                rng.integers(2, size=shape) | np.eye(shape[1], dtype=int)[rng.integers(shape[1], size=count)]
+            ).astype(dtype)
         if k not in seen and not spec.dtype.is_floating:
             return rng.integers(0, min(255, np.iinfo(dtype).max), shape, dtype, endpoint=True)
         mean, variance = seen.get(k, (0.0, 1.0))

@@ -37,7 +37,7 @@ _FIRST, _MID, _LAST = np.int32(ts.StepType.FIRST), np.int32(ts.StepType.MID), np
 _LARGEST = float(np.finfo(np.float32).max)
 _ROOMY_BYTES = 64 * 2**20
 _MOST_LOGS = 1000  # Of a report.
-_told_of = set[str]()  # Keys of infos, by this process: logs are made anew for each iteration.
+_left_out = set[str]()  # Keys of infos, by this process: logs are made anew for each iteration.
 
 
 class StepTimes:
@@ -131,8 +131,8 @@ class EpisodeLogs:
 
 def _leave_out(key: Any, value: Any, what: str) -> None:
     """Tells of a key once."""
-    if key not in _told_of:
-        _told_of.add(key)
+    if key not in _left_out:
+        _left_out.add(key)
         logging.warning("info[%r] is %s, %s: left out of metrics", key, shown(value), what)
 
 
@@ -500,7 +500,7 @@ class Rollout:
         for other in list(self._running) if is_vector else {lane}.intersection(self._running):
             builder, episode = self._builders.get(other), self._logs.episode(other, has_failed=True)
             if builder.has_unsent_steps if builder is not None else episode.length or not is_vector:
-                fault.counts = True
+                fault.counts |= episode.length > 0
                 self._failed.append(episode)
                 if builder is not None:
                     builder.cut(ends_episode=True, end_of_iteration=len(self._failed) == self._missing)
