@@ -156,19 +156,20 @@ def _one_for_each_env_step(params: Hyperparameters) -> int:
     return max(1, round(params.updates_per_env_step or 1))
 
 
-def _over_the_run(*points: tuple[float, float]) -> Callable[[Hyperparameters], dict[str, Any]]:
-    """A schedule through points of a share of the run's length and a value."""
+def _over_the_run(words: str, *points: tuple[float, float]) -> Callable[[Hyperparameters], dict[str, Any]]:
+    """A schedule through points of a share of the run's length and a value, for the page of parameters in words."""
 
     def schedule(params: Hyperparameters) -> dict[str, Any]:
         steps = params.num_env_steps
         by, length = ("iterations", params.num_iter) if steps is None else ("env_steps", steps)
         return {"points": [[share * length, value] for share, value in points], "by": by}
 
+    schedule.__doc__ = words
     return schedule
 
 
-_FALLING_RATE = _over_the_run((0, 1e-3), (1, 1e-4))
-_FALLING_EPSILON = _over_the_run((0, 1.0), (0.16, 0.04))
+_FALLING_RATE = _over_the_run("From 1e-3 to 1e-4 over the run.", (0, 1e-3), (1, 1e-4))
+_FALLING_EPSILON = _over_the_run("From 1 to 0.04 over the first 16 % of the run.", (0, 1.0), (0.16, 0.04))
 
 
 class Hyperparameters:

@@ -71,7 +71,7 @@ ENVS = {
         "write a gymnasium.Env of one",
     ),
     "dm_env": (kind("Mine", type("Base", (), {"__module__": "dm_env._environment"})), "return tf_agents.environments."),
-    "functional": (kind("Brax", step=lambda self, state, action: None), "write a gymnasium.Env that keeps this state"),
+    "method": (kind("Mine", action_space=lambda self: BOX, observation_space=BOX), "which has no action_space: return"),
     "statistics": (wrappers.NormalizeObservation(CounterEnv()), "TrainParams.normalize_observations = True, or"),
     "of rewards, within": (
         wrappers.TimeLimit(wrappers.NormalizeReward(CounterEnv()), 5),
@@ -109,7 +109,6 @@ def frozen() -> Any:
         lambda: dm_control_wrapper.DmControlWrapper(DmEnv()),
         lambda: wrappers.RescaleAction(CounterEnv(), np.float32(-1.0), np.float32(1.0)),
         lambda: kind("SelfPlay", gymnasium.Env, possible_agents=["a", "b"], transition=1, action_space=BOX),
-        lambda: kind("Recurrent", step=lambda self, action, state=None: None),
         lambda: kind("Monitor", gymnasium.Env, module="stable_baselines3.common.monitor", action_space=BOX),
     ],
 )

@@ -178,11 +178,12 @@ class GymBackend(Backend):
     """
 
     def __init__(self, env: Any, seed: int | None = None) -> None:
-        missing = [name for name in ("action_space", "observation_space", "reset", "step") if not hasattr(env, name)]
+        missing = [name for name in ("action_space", "observation_space") if callable(getattr(env, name, print))]
+        missing += [name for name in ("reset", "step") if not hasattr(env, name)]
         if missing:
             raise UserError(
-                f"env_ctor returned {env!r}, which has no {', '.join(missing)}: "
-                "return a TF-Agents PyEnvironment, or a Gymnasium or gym environment"
+                f"env_ctor returned {env!r}, which has no {', '.join(missing)}: return a "
+                "TF-Agents PyEnvironment, or a Gymnasium or gym environment (docs/reference/environments.md)"
             )
         self.user_env = env
         self.observation_spaces, self.action_spaces = map(space_nest, (env.observation_space, env.action_space))
@@ -202,33 +203,27 @@ class GymBackend(Backend):
         self._seed_for_reset = None
         result = self.user_env.reset(**seeded)
         observation, info = result if has_info(self.user_env, result) else (result, {})
-        if self._no_action is not None:
-            observation = self._with_mask(observation, info)
-        return observation
+        return self._with_mask(observation, info)
 
-    def _with_mask(self, observation: Any, info: Any, discount: float = 1.0) -> Any:
-        """The observation with the mask of info as one more part; behind a termination no action is legal."""
-        mask = (info or {}).get(ACTION_MASK, None if discount else self._no_action)
-        if mask is None:
-            raise ValueError(f"info has no {ACTION_MASK}, as the environment has: let reset and step return it")
-        return {**_as_parts(observation), ACTION_MASK: mask}
+    def _with_mask(self, observation: Any, info: Any) -> Any:
+        """The observation with the mask of info, where it has masks: without one no action is legal."""
+        if self._no_action is None:
+            return observation
+        return {**_as_parts(observation), ACTION_MASK: (info or {}).get(ACTION_MASK, self._no_action)}
 
     def step(self, action: Any) -> StepResult:
         result = self.user_env.step(action)
         if len(result) == 5:
             observation, reward, terminated, truncated, info = result
             is_over = bool(terminated or truncated)
-        elif len(result) == 4:
-            observation, reward, done, info = result
-            terminated, is_over = done and not (info and info.get(TRUNCATED, False)), bool(done)
-        else:
+            return self._with_mask(observation, info), reward, 0.0 if terminated else 1.0, is_over, info
+        if len(result) != 4:
             raise ValueError(
                 f"step() returned {len(result)} values: expected observation, reward, terminated, truncated and info"
             )
-        discount = 0.0 if terminated else 1.0
-        if self._no_action is not None:
-            observation = self._with_mask(observation, info, discount)
-        return observation, reward, discount, is_over, info
+        observation, reward, done, info = result
+        terminated = done and not (info and info.get(TRUNCATED, False))
+        return self._with_mask(observation, info), reward, 0.0 if terminated else 1.0, bool(done), info
 
     def render(self) -> Any:
         return render_gym(self.user_env)

@@ -5,7 +5,6 @@ Runs under SAC_ENV_PYTHON as well: standard library only, Python 3.9.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Iterator
 from itertools import chain
@@ -15,7 +14,6 @@ from tfagents_system.envs.gym_driver import layers_within
 from tfagents_system.errors import UserError
 
 _NORMALIZERS = {"NormalizeObservation": "normalize_observations", "NormalizeReward": "normalize_rewards"}
-_STATES = {"state", "env_state", "key", "rng"}  # Arguments of `step` where the environment itself keeps no state.
 _SEVERAL_AGENTS = (
     "an environment of several agents, and one policy is trained: write a gymnasium.Env of one, with the others in it"
 )
@@ -56,17 +54,8 @@ def _no_environment(env: Any) -> Iterator[str]:
 
 def _other_kind(env: Any) -> Iterator[str]:
     names = {name for cls in type(env).__mro__ for name in (cls.__name__, cls.__module__.partition(".")[0])}
-    has_interface = bool(names & {"tf_agents", "gym", "gymnasium"})
-    for name in names & ({"MultiAgentEnv"} if has_interface else _KINDS.keys()):  # RLlib's is a gymnasium.Env, too.
-        yield f"the {type(env).__name__} object, {_KINDS[name]}"
-    if not has_interface:
-        with contextlib.suppress(AttributeError, TypeError, ValueError):  # Of a compiled class.
-            arguments = inspect.signature(env.step).parameters.values()
-            if _STATES & {argument.name for argument in arguments if argument.default is argument.empty}:
-                yield (
-                    f"the {type(env).__name__} object, whose step takes and returns its state (Brax, gymnax): write a "
-                    "gymnasium.Env that keeps this state"
-                )
+    known = {"MultiAgentEnv"} if names & {"tf_agents", "gym", "gymnasium"} else _KINDS.keys()  # RLlib's is gymnasium's.
+    yield from (f"the {type(env).__name__} object, {_KINDS[name]}" for name in names & known)
 
 
 def _wrong_wrapper(env: Any) -> Iterator[str]:
@@ -86,8 +75,10 @@ def running_statistics(env: Any) -> list[str]:
     held: dict[str, Any] = {}
     for layer in layers_within(env):
         if getattr(layer, "update_running_mean", True):
-            held[name := type(layer).__name__] = layer
-            held.update({f"{name}.{key}": part for key, part in getattr(layer, "__dict__", {}).items()})
+            name = type(layer).__name__
+            held.update(
+                {name: layer, **{f"{name}.{key}": part for key, part in getattr(layer, "__dict__", {}).items()}}
+            )
     return [
         name
         for name, part in held.items()

@@ -431,7 +431,9 @@ class TrainingEnvironment(py_environment.PyEnvironment):
             is_stuck |= ~self.legal.any(axis=1) & began
         if is_stuck.any():
             where = f"lane {int(is_stuck.argmax())}: " if self.is_vector else ""
-            raise ValueError(f"{where}{ACTION_MASK} has no legal action: terminate an episode that can't go on")
+            raise ValueError(
+                f"{where}{ACTION_MASK} of observation or info has no legal action: end an episode that can't go on"
+            )
 
     def _own_leaves(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
         """The leaves that the environment itself gives: without the action history."""

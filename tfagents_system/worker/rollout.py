@@ -86,11 +86,9 @@ class EpisodeLogs:
             for key in info:
                 if key in self._ignored:
                     continue
-                if key not in SUCCESS_KEYS and not (isinstance(key, str) and key.startswith(LOG_PREFIX)):
+                is_log = isinstance(key, str) and key.startswith(LOG_PREFIX)
+                if not (key in SUCCESS_KEYS or (is_log and (key in self._sums or len(self._sums) < _MOST_LOGS))):
                     self._ignored.add(key)
-                elif key not in self._sums and len(self._sums) == _MOST_LOGS:
-                    self._ignored.add(key)
-                    _leave_out(key, info[key], f"one of more than {_MOST_LOGS:,} logs")
                 elif isinstance(lanes, int):
                     self._add_of_lane(key, info[key], lanes)
                 else:
@@ -103,8 +101,9 @@ class EpisodeLogs:
                 self._success[lane] = bool(number)
             else:
                 self._sums[key][:, lane] += number, 1.0
-        else:
-            _leave_out(key, value, f"no number up to {_LARGEST:g}")
+        elif key not in _left_out:
+            _left_out.add(key)
+            logging.warning("info[%r] is %s, no number up to %g: left out of metrics", key, shown(value), _LARGEST)
 
     def _add_of_lanes(self, key: str, values: np.ndarray, masks: Iterable[Any]) -> None:
         is_meant = np.ones(self._return.shape, bool)
@@ -127,13 +126,6 @@ class EpisodeLogs:
         means = {name: total / count for name, (total, count) in sums.items() if count}
         success = None if np.isnan(self._success[lane]) else bool(self._success[lane])
         return Episode(float(self._return[lane]), int(self._length[lane]), success, means, has_failed)
-
-
-def _leave_out(key: Any, value: Any, what: str) -> None:
-    """Tells of a key once."""
-    if key not in _left_out:
-        _left_out.add(key)
-        logging.warning("info[%r] is %s, %s: left out of metrics", key, shown(value), what)
 
 
 @dataclasses.dataclass(eq=False)
