@@ -102,10 +102,17 @@ def test_no_network_sees_the_mask_and_a_state_without_legal_actions_spoils_nothi
     assert all(np.isfinite(variable.numpy()).all() for variable in agent.trainable_variables)
 
 
-def test_without_a_mask_scores_are_the_same_tensor() -> None:
-    scores = tf.constant([[1.0, 2.0]])
+def test_of_continuous_actions_it_is_a_part_like_any_other() -> None:
+    numbers = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
+    agent = agent_of(FakeParams, SPEC, numbers, algorithm="sac", actor_fc_layer_params=(8,))
+    assert agent.acting.network.body.hidden_layers[0].variables[0].shape == (N + 2, 8)
+
+
+def test_scores_are_the_same_tensor_without_a_mask_and_all_stay_where_none_is_legal() -> None:
+    scores = tf.constant([[1.0, 2.0], [3.0, 4.0]])
     assert of_legal(scores, {"seen": scores}) is scores and of_legal(scores, scores) is scores
-    assert of_legal(scores, {"action_mask": tf.constant([[0, 1]])}).numpy().tolist() == [[ILLEGAL, 2.0]]
+    masked = of_legal(scores, {"action_mask": tf.constant([[0, 1], [0, 0]])})
+    assert masked.numpy().tolist() == [[ILLEGAL, 2.0], [3.0, 4.0]]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

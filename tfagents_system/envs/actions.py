@@ -201,12 +201,6 @@ def random_legal(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.where(mask, rng.random(mask.shape), -1.0).argmax(axis=-1).astype(np.int32)
 
 
-def first_legal(actions: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Actions `[N]`, by masks `[N, n]` the first legal one in place of each that is not."""
-    is_legal = np.take_along_axis(masks, actions[:, None], axis=1)[:, 0]
-    return np.where(is_legal, actions, masks.argmax(axis=1)).astype(np.int32)
-
-
 def random_actions(spec: Any, rng: np.random.Generator, *lanes: int) -> np.ndarray:
     """Uniformly drawn actions of an agent, `[*lanes, *spec.shape]`.
 

@@ -14,7 +14,7 @@ from tf_agents.environments import py_environment
 from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs import rendering
-from tfagents_system.envs.actions import ActionHistory, actions_of, first_legal, is_finite, mask_leaf
+from tfagents_system.envs.actions import ActionHistory, actions_of, is_finite, mask_leaf
 from tfagents_system.envs.backends import LanesStep, make_backend
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.gym_driver import ACTION_MASK, RECORD_PREFIX, GoalFunctions, set_evaluation_episode
@@ -478,7 +478,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         if self.is_vector:
             lanes = [np.stack([leaf] * self.num_lanes) for leaf in leaves]
             if self.legal is not None:  # What the first lane does need not be legal in the others.
-                lanes[0] = first_legal(lanes[0], self.legal)
+                lanes[0] = np.where(self.legal[:, lanes[0][0]], lanes[0], self.legal.argmax(axis=1)).astype(np.int32)
             news = self.step_lanes(lanes, columns)
             self.info, self._is_over = news.info_of(0), 0 in news.ended
         else:
