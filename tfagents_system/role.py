@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import faulthandler
 import functools
@@ -10,7 +11,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +37,21 @@ _HUNG_SECS = 300.0  # After such a deadline: the wait itself hangs.
 _ORPHAN_SECS = 10.0  # Beside the deadline for saving: for all that comes before and after it.
 
 
+def _end_after(secs: float) -> None:
+    """Ends the process after that time, with where each thread is in its log; also while it blocks in C++."""
+    faulthandler.dump_traceback_later(secs, exit=True, file=2)
+
+
+@contextlib.contextmanager
+def _ended_after(secs: float) -> Iterator[None]:
+    """Of a block that hangs: see `_end_after`."""
+    _end_after(secs)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 @dataclasses.dataclass
 class Role:
     """One role process of a run.
@@ -59,6 +75,7 @@ class Role:
     joined: Tunnel | None = None
 
     @classmethod
+    @_ended_after(_START_SECS)
     def of_run(cls, name: str) -> Role:
         """Reads the settings of the run in SAC_EXP_DIR, and loads its own copies of params and config.
 
@@ -73,7 +90,6 @@ class Role:
         paths = RunPaths(Path(os.environ["SAC_EXP_DIR"]))
         heartbeat = Heartbeat(paths.heartbeat(name), name)
         heartbeat.beat("starting")
-        _end_after(_START_SECS)
         settings, joined = Settings.read(paths.run_json), None
         end_as_orphan(settings.variables.save_deadline_secs + _ORPHAN_SECS)
         here = {"SAC_EXP_DIR": str(paths.exp_dir)}  # The directory may have been moved since its start.
@@ -81,7 +97,7 @@ class Role:
         if (server := _server_to_join(name, settings.variables)) is not None:
 
             def say(why: str) -> None:
-                _end_after(_START_SECS)
+                _end_after(_START_SECS)  # From now on.
                 heartbeat.beat("starting", doing=f"waiting for {server}: {why}")
 
             joined = tunnel.join(name, server, stop.is_set, settings, paths, say)
@@ -98,7 +114,6 @@ class Role:
             attributes=settings.overrides.attributes,
             process=ProcessSettings.of(vars(settings.variables)),
         )
-        faulthandler.cancel_dump_traceback_later()
         return cls(name, paths, settings, params, stop, heartbeat, joined)
 
     @property
@@ -138,18 +153,15 @@ class Role:
         Raises:
           StoppedError, ServerUnreachableError: See `Waiting.check`.
         """
-        try:
-            with self.heartbeat.during("starting"):
-                while True:
-                    _end_after(deadline_secs + _HUNG_SECS)
-                    try:
+        with self.heartbeat.during("starting"):
+            while True:
+                try:
+                    with _ended_after(deadline_secs + _HUNG_SECS):
                         return connection.wait_until_up(deadline_secs)
-                    except ServerUnreachableError:
-                        beat = read_heartbeat(self.paths.heartbeat(REPLAY)) or {}
-                        if not beat.get("doing") or time.time() - beat.get("time", 0.0) > deadline_secs:
-                            raise
-        finally:
-            faulthandler.cancel_dump_traceback_later()
+                except ServerUnreachableError:
+                    beat = read_heartbeat(self.paths.heartbeat(REPLAY)) or {}
+                    if not beat.get("doing") or time.time() - beat.get("time", 0.0) > deadline_secs:
+                        raise
 
     @property
     def is_far(self) -> bool:
@@ -186,11 +198,6 @@ class Role:
     def derived_seed(self, *stream: int) -> int:
         """A 32-bit seed for one stream of random numbers, derived from the run's seed."""
         return int(np.random.SeedSequence([self.variables.seed, *stream]).generate_state(1)[0])
-
-
-def _end_after(secs: float) -> None:
-    """Ends the process after that time, with where each thread is in its log; also while it blocks in C++."""
-    faulthandler.dump_traceback_later(secs, exit=True, file=2)
 
 
 def _number(name: str, joined: Tunnel | None) -> int:

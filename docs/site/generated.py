@@ -99,8 +99,9 @@ A start removes variables that break Python or TensorFlow, with a note, from wha
 
 {}
 Folders of PYTHONPATH below a `pythonX.Y` other than `python3.11`, as ROS and `module load` set them, are left to the
-interpreter of SAC_ENV_PYTHON. A file in the params' folder, the current folder or a folder of PYTHONPATH that
-has the name of a module which the toolkit imports, such as `queue.py` or another `numpy`, is refused: rename it.
+interpreter of SAC_ENV_PYTHON. The others, and the current folder, come after the toolkit's own packages: another
+`numpy` in them hides none. A file beside your params that has the name of a module which the toolkit imports, such as
+`queue.py`, is refused: rename it.
 """
 
 

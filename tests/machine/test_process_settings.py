@@ -86,37 +86,30 @@ def test_a_thread_has_no_handlers_to_put_back(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "value", "told"),
+    ("owner", "name", "value", "setting"),
     [
-        (tf.keras.backend, "floatx", "float64", "params or environment set float64 for the whole process (set_floatx)"),
-        (tf.keras.backend, "image_data_format", "channels_first", "params or environment set channels_first for"),
-        (tf, "executing_eagerly", False, "params or environment set graph mode for the whole process (disable_eager"),
-        (config, "is_op_determinism_enabled", True, "params or environment set deterministic operations for the whole"),
-        (tf.distribute, "has_strategy", True, "params or environment set a distribution strategy for"),
+        (tf.keras.backend, "floatx", "float64", "float64 (set_floatx)"),
+        (tf.keras.backend, "image_data_format", "channels_first", "channels_first (set_image_data_format)"),
+        (tf, "executing_eagerly", False, "graph mode (disable_eager_execution or a Graph)"),
+        (config, "is_op_determinism_enabled", True, "deterministic operations (enable_op_determinism, "),
+        (tf.distribute, "has_strategy", True, "a distribution strategy (set_strategy)"),
+        (tf.config, "get_visible_devices", [], "no CPU (set_visible_devices)"),
         (
-            tf.config,
-            "get_visible_devices",
-            [],
-            "params or environment set no CPU for the whole process (set_visible_devices)",
+            tf.keras.mixed_precision,
+            "global_policy",
+            tf.keras.mixed_precision.Policy("mixed_bfloat16"),
+            "mixed_bfloat16 (set_global_policy)",
         ),
     ],
 )
 def test_settings_of_tensorflow_with_which_roles_fail_are_told_with_their_remedy(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any, told: str
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any, setting: str
 ) -> None:
     assert faults() == []
     monkeypatch.setattr(owner, name, lambda *_: value)
     (fault,) = faults()
-    assert fault.startswith(told) and ": remove that (from what they import" in fault
-
-
-def test_a_precision_policy_is_told() -> None:
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    try:
-        (fault,) = faults()
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
-    assert "set mixed_bfloat16 for the whole process (set_global_policy)" in fault and faults() == []
+    assert fault.startswith(f"params or environment set for the whole process {setting}")
+    assert ": remove that (from what they import" in fault
 
 
 def test_without_tensorflow_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

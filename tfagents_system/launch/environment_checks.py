@@ -433,21 +433,20 @@ class EnvironmentTrial:
         Returns:
           It, if it is here.
         """
-        where, neighbour = EVALUATION if kind == EVAL else ENVIRONMENT, (name, kind, env_id)
+        where = EVALUATION if kind == EVAL else ENVIRONMENT
+        try_beside = functools.partial(self._try_beside, env, episode, name, kind, env_id)
         with self._trying(where, f"building {name}", name):
             try:
-                here, differences, is_same = self._try_beside(env, episode, *neighbour, is_here)
+                here, differences, is_same = try_beside(is_here)
             except EnvironmentDiedError as error:
                 self.findings.note(where, f"{name} could not be tried: {error}")
                 return None
             except (Exception, SystemExit) as error:
-                if is_here and _works(lambda: self._try_beside(env, episode, *neighbour, is_here=False)):
-                    remedy = self._apart(env, kind)
-                else:
-                    with contextlib.suppress(Exception):
-                        self._stack.close()
-                    if not _works(lambda: self._other.call(*neighbour, _specs(env), self.seed)):
-                        raise
+                remedy = self._apart(env, kind)
+                if not is_here or not _works(lambda: try_beside(is_here=False)):
+                    _works(self._stack.close)
+                    if not _works(lambda: self._other.call(name, kind, env_id, _specs(env), self.seed)):
+                        raise  # It does not run alone, either.
                     remedy = _OF_ITS_OWN
                 words = neighbours.in_words(error)
                 raise UserError(f"it can't run beside {_COLLECT} ({words}): {remedy}") from None
@@ -472,7 +471,9 @@ class EnvironmentTrial:
         there = functools.partial(self._other.call, name, kind, env_id, _specs(env))
         if is_here:
             beside = env if kind == EVAL else None
-            here = loading.make_env(self.params, kind, self._seed_of(kind), env_id, name=name, collect_env=beside)
+            here = loading.make_env(
+                self.params, kind, self.seed + (kind == COLLECT), env_id, name=name, collect_env=beside
+            )
             self._stack.enter_context(here)
         differences, episodes = self._tried(here, name, _specs(env), self.seed) if here else there(self.seed)
         if differences or episode is None or time.perf_counter() - began > 2 * _EPISODE_SECS:
@@ -484,7 +485,7 @@ class EnvironmentTrial:
             if here is None:
                 there(actions_seed)
             else:
-                here.reseed(self._seed_of(kind))
+                here.reseed(self.seed + (kind == COLLECT))
                 self._play(here, name, actions_seed, steps)
 
         def play(actions_seed: int) -> list[ts.TimeStep]:
@@ -502,9 +503,6 @@ class EnvironmentTrial:
         is_same = first_difference(episode.first, episodes[0]) is None and first_difference(*episodes) is not None
         return here, differences, is_same
 
-    def _seed_of(self, kind: str) -> int:
-        return self.seed + (kind == COLLECT)
-
     def _tried(
         self, env: TrainingEnvironment, name: str, specs: Mapping[str, Any], actions_seed: int
     ) -> tuple[list[str], list[list[ts.TimeStep]]]:
@@ -518,7 +516,7 @@ class EnvironmentTrial:
     ) -> tuple[list[str], list[list[ts.TimeStep]]]:
         """In the other process: `_tried` of an environment that is built for it."""
         self.enter = lambda doing: None
-        with loading.make_env(self.params, kind, self._seed_of(kind), env_id) as env:
+        with loading.make_env(self.params, kind, self.seed + (kind == COLLECT), env_id) as env:
             return self._tried(env, name, specs, actions_seed)
 
     def _apart(self, env: TrainingEnvironment, kind: str) -> str:

@@ -103,6 +103,8 @@ def disturbed_step(play: Callable[[int], Sequence[ts.TimeStep]]) -> int | None:
         # In this order: an environment of its own may alternate.
         again = ((1, first), (1, first), (2, second), (1, first)) if step is not None else ()
         return None if any(first_difference(steps, play(number)) is not None for number, steps in again) else step
+    except EnvironmentProcessError:  # The other one can't act as often.
+        return None
     except EnvironmentFault:
         return 1 if all(_fails(play) for _ in range(2)) else None
 

@@ -27,7 +27,6 @@ from tfagents_system.errors import (
     EXIT_RESUMABLE,
     UserError,
 )
-from tfagents_system.launch import role_logs
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.forks import ForkedProcess, RoleStarter
 from tfagents_system.launch.role_process import RoleProcess, end_what_is_left, kill_roles, say
@@ -563,8 +562,8 @@ def _result_lines(which: str, trainer: Mapping[str, Any]) -> list[str]:
     texts = {name: text for name, text in report_status.numbers(trainer).items() if text != "-"}
     evaluated = [f"{name.split()[-1]} {texts[name]}" for name in ("eval return", "best", "success") if name in texts]
     if evaluated:
-        faults, of = trainer.get("eval_faults"), trainer.get("eval_episodes")
-        cut = f" (a fault cut {faults:g} of its {of:g} episodes)" if faults and of else ""
+        faults, episodes = trainer.get("eval_faults"), trainer.get("eval_episodes")
+        cut = f" (a fault cut {faults:g} of its {episodes:g} episodes)" if faults and episodes else ""
         return [f"{which} evaluation: {', '.join(evaluated)}{cut}"]
     return [f"{which} training return: {texts['train return']}"] if "train return" in texts else []
 
@@ -658,13 +657,7 @@ def _run_program(name: str, start: Callable[[], ForkedProcess], log: Path, stop:
         return EXIT_FAILED, "stopped by a signal"
     size = log.stat().st_size if log.exists() else 0
     process, deadline_secs = start(), _VIDEO_DEADLINE_SECS if name == "video" else _DEADLINE_SECS
-
-    def is_over() -> bool:
-        nonlocal size
-        size = role_logs.bound(log, size)  # It plays in the user's simulator.
-        return process.poll() is not None or stop.wait(0.1)
-
-    wait_until(is_over, deadline_secs)
+    wait_until(lambda: process.poll() is not None or stop.wait(0.1), deadline_secs)
     if is_late := process.poll() is None:
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: process.poll() is not None or stop.count > 1, _END_SECS)

@@ -53,21 +53,21 @@ def faults() -> list[str]:
     """A setting of TensorFlow with which roles fail, with its remedy; it may not be imported."""
     if (tf := sys.modules.get("tensorflow")) is None:
         return []
-    settings = {
-        "disable_eager_execution or a Graph": ("graph mode", not tf.executing_eagerly()),
-        "set_floatx": (tf.keras.backend.floatx(), tf.keras.backend.floatx() != "float32"),
-        "set_global_policy": (name := tf.keras.mixed_precision.global_policy().name, name != "float32"),
-        "set_image_data_format": ("channels_first", tf.keras.backend.image_data_format() != "channels_last"),
-        "enable_op_determinism, TF_DETERMINISTIC_OPS; SAC_DETERMINISTIC=1 does what a run needs": (
-            "deterministic operations",
-            sys.modules["tensorflow.python.framework.config"].is_op_determinism_enabled(),
-        ),
-        "set_strategy": ("a distribution strategy", tf.distribute.has_strategy()),
-        "set_visible_devices": ("no CPU", not tf.config.get_visible_devices("CPU")),
+    config, keras = sys.modules["tensorflow.python.framework.config"], tf.keras
+    floatx, policy = keras.backend.floatx(), keras.mixed_precision.global_policy().name
+    wrong = {
+        "graph mode (disable_eager_execution or a Graph)": not tf.executing_eagerly(),
+        f"{floatx} (set_floatx)": floatx != "float32",
+        f"{policy} (set_global_policy)": policy != "float32",
+        "channels_first (set_image_data_format)": keras.backend.image_data_format() != "channels_last",
+        "deterministic operations (enable_op_determinism, TF_DETERMINISTIC_OPS; SAC_DETERMINISTIC=1 does what a run "
+        "needs)": config.is_op_determinism_enabled(),
+        "a distribution strategy (set_strategy)": tf.distribute.has_strategy(),
+        "no CPU (set_visible_devices)": not tf.config.get_visible_devices("CPU"),
     }
     return [
-        f"params or environment set {value} for the whole process ({call}), which the run's own networks can't have: "
-        "remove that (from what they import and ~/.keras/keras.json, too), or set it for your own layers alone"
-        for call, (value, is_wrong) in settings.items()
+        f"params or environment set for the whole process {setting}, which the run's own networks can't have: remove "
+        "that (from what they import and ~/.keras/keras.json, too), or set it for your own layers alone"
+        for setting, is_wrong in wrong.items()
         if is_wrong
     ][:1]  # It may have set the others, too.
