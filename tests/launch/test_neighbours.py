@@ -267,7 +267,8 @@ def test_one_simulator_a_process_is_refused_only_where_a_process_has_two() -> No
 
 def test_one_that_can_never_be_built_twice_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Single, "close", lambda self: None)
-    for options in ({"evaluates": False}, {"num_eval_episodes": 0}):
+    runs: list[Options] = [{"evaluates": False}, {"num_eval_episodes": 0}]
+    for options in runs:
         monkeypatch.setattr(Single, "live", False)
         findings = found(Single, **options)
         assert findings.errors == [], options

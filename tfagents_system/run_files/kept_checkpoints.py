@@ -147,7 +147,7 @@ def finish(
         "agent": signature,
         "files": files,
     }
-    write_json(partial / MANIFEST, manifest, indent=1)
+    write_json(partial / MANIFEST, manifest, indent=1, is_durable=False)  # All is synced at once.
     sync_all(partial)
     folder = partial.with_name(finished_name(partial))
     if not may_write(RunPaths(partial.parent.parent)):  # It would be the newest one of a run that continues elsewhere.
