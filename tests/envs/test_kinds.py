@@ -26,7 +26,7 @@ def kind(name: str, *bases: type, module: str = "", **attributes: Any) -> Any:
     return type(name, bases, {"__module__": module or __name__, **methods, **attributes})()
 
 
-ENVS = {
+ENVS: dict[str, tuple[Any, str]] = {
     "class": (CounterEnv, "the class CounterEnv, not an object of it: return CounterEnv(...)"),
     "nothing": (None, "None: end it with `return env`"),
     "name": ("Pendulum-v1", "return gymnasium.make('Pendulum-v1')"),
