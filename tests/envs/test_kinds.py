@@ -31,7 +31,7 @@ ENVS: dict[str, tuple[Any, str]] = {
     "nothing": (None, "None: end it with `return env`"),
     "name": ("Pendulum-v1", "return gymnasium.make('Pendulum-v1')"),
     "function": (lambda: CounterEnv(), "a function (<lambda>): call it"),
-    "generator": ((env for env in ()), "write env_ctor with `return`, without async and yield"),
+    "generator": ((env for env in list[Any]()), "write env_ctor with `return`, without async and yield"),
     "pair": ((CounterEnv(), {}), "a tuple: return one environment alone"),
     "DummyVecEnv": (
         kind("DummyVecEnv", type("VecEnv", (), {}), module="stable_baselines3.common.vec_env", action_space=BOX),
