@@ -37,6 +37,8 @@ ENVS: dict[str, tuple[Any, str]] = {
         kind("DummyVecEnv", type("VecEnv", (), {}), module="stable_baselines3.common.vec_env", action_space=BOX),
         "a vector environment of Stable-Baselines3: return the environment inside it, set SAC_ENVS_PER_WORKER",
     ),
+    "like ParallelEnv": (kind("Mine", possible_agents=["a"], action_space=dict), "an environment of several agents"),
+    "like VecEnv": (kind("Mine", step_wait=dict, action_space=BOX), "a vector environment of Stable-Baselines3"),
     "ParallelEnv": (
         kind("Mine", type("ParallelEnv", (), {}), action_space=dict),
         "several agents, and one policy is trained",

@@ -54,6 +54,11 @@ def _no_environment(env: Any) -> Iterator[str]:
 
 def _other_kind(env: Any) -> Iterator[str]:
     names = {name for cls in type(env).__mro__ for name in (cls.__name__, cls.__module__.partition(".")[0])}
+    if not names & {"tf_agents", "gym", "gymnasium"}:  # Some are written like others, without their base classes.
+        if hasattr(env, "possible_agents") or callable(getattr(env, "observation_space", None)):
+            names.add("ParallelEnv")
+        elif hasattr(env, "step_wait"):
+            names.add("VecEnv")
     known = {"MultiAgentEnv"} if names & {"tf_agents", "gym", "gymnasium"} else _KINDS.keys()  # RLlib's is gymnasium's.
     yield from (f"the {type(env).__name__} object, {_KINDS[name]}" for name in names & known)
 
