@@ -65,14 +65,34 @@ def masks_of(env: TrainingEnvironment, actions: Any) -> list[list[int]]:
     return [step.observation["action_mask"].tolist() for step in steps]
 
 
-@pytest.mark.parametrize(("in_info", "dtype"), [(False, np.int8), (False, bool), (False, np.uint8), (True, np.int8)])
-def test_masks_of_observations_or_info_are_what_may_be_done_next(in_info: bool, dtype: Any) -> None:
-    user_env = Cards(dtype=dtype, in_info=in_info)
+class Undeclared(Cards):
+    def __init__(self) -> None:
+        super().__init__(in_info=True)
+        del self.action_mask
+
+
+class ByMethod(Undeclared):
+    def action_masks(self) -> Any:
+        return self.masks[self.t] == 1
+
+
+ENVS: Any = {
+    "int8": Cards,
+    "bool": lambda: Cards(dtype=bool),
+    "uint8": lambda: Cards(dtype=np.uint8),
+    "info": lambda: Cards(in_info=True),
+    "method": ByMethod,
+}
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_masks_are_what_may_be_done_next(name: str) -> None:
+    user_env = ENVS[name]()
     env = TrainingEnvironment(user_env, 10, seed=1)
     assert user_env.resets == 0
     assert masks_of(env, [2, 0]) == [[0, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
     assert env.legal is not None and env.legal.tolist() == [[False] * 3 + [True]]
-    assert sorted(env.observation_spec()) == ["action_mask", "observation" if in_info else "seen"]
+    assert sorted(env.observation_spec()) == ["action_mask", "observation" if user_env.in_info else "seen"]
 
 
 @pytest.mark.parametrize(("masks", "actions"), [([[1] * N, [0] * N, [1] * N], [1]), ([[0] * N, [1] * N], [])])
@@ -134,6 +154,7 @@ class Alone(Cards):
     [
         (Several, {}, r"has a number for each action of one Discrete space, .* the actions are 4 actions of"),
         (lambda: Cards([[1, 1]] * 3), {}, r"its shape is \(2,\) and the actions are 4 actions"),
+        (Undeclared, {}, "info has action_mask: return it as a part of the observation, or say"),
         (Alone, {}, "the observation is action_mask alone, which no network sees"),
         (Cards, {"frame_stack": {"action_mask": 2}}, 'stacks "action_mask", of which the newest one alone counts'),
     ],
@@ -143,23 +164,17 @@ def test_a_mask_that_can_not_be_honoured_is_refused(env: Any, attributes: dict[s
     assert any(re.search(told, error) for error in errors), errors
 
 
-class Undeclared(Cards):
-    def __init__(self) -> None:
-        super().__init__([[1] * N] * 3, in_info=True)
-        del self.action_mask
-
-
 @pytest.mark.parametrize(
     ("env", "algorithm"),
-    [(Undeclared, "dqn"), (lambda: vector_of([Undeclared()]), "dqn"), (Numbers, "sac")],
+    [(lambda: vector_of([Cards([[1] * N] * 3, in_info=True)]), "dqn"), (Numbers, "sac")],
 )
 def test_a_mask_that_rules_out_nothing_is_noted(env: Any, algorithm: str) -> None:
     findings = report(lambda **_: env(), algorithm=algorithm)[0]
     assert findings.errors == [] and any("action_mask rules out no action" in note for note in findings.texts("note"))
 
 
-@pytest.mark.parametrize("in_info", [False, True])
-def test_the_trial_takes_legal_actions_alone(in_info: bool) -> None:
-    findings, outcome = report(lambda **_: Cards(in_info=in_info), algorithm="dqn")
+@pytest.mark.parametrize("name", ["int8", "info", "method"])
+def test_the_trial_takes_legal_actions_alone(name: str) -> None:
+    findings, outcome = report(lambda **_: ENVS[name](), algorithm="dqn")
     assert findings.errors == [] and findings.texts("note", "seeding") == []
     assert tree.flatten(outcome.specs[0])[0].name == "observation/action_mask"

@@ -65,7 +65,9 @@ def choosing(spec, frame_stack=1, **attributes):
     agent = agent_of(FakeParams, stacked, tensor_spec.from_spec(TABLE.spec), **attributes)
     assign_weights(named_variables(agent.collect_policy), as_after_training(agent, seed=2))
     network, seen = agent.acting.network, random_observations(agent.policy, 100, np.random.default_rng(5))
-    scores = network._acting_values(tf.nest.map_structure(tf.constant, seen))
+    if spec is MASKED:
+        seen["action_mask"][:] = 1
+    scores = network.acting_values(tf.nest.map_structure(tf.constant, seen))
     network.last_layers[-1].bias.assign_sub(tf.reduce_mean(scores, axis=0))
     return of_single_frames(agent.policy, frame_stack)
 

@@ -388,15 +388,13 @@ class ValueNetwork(network.Network):
 
         The last layers are linear: the mean is taken in front of them, which spares most of their work.
         """
-        return of_legal(self._acting_values(observation), observation)
-
-    def _acting_values(self, observation: Any) -> tf.Tensor:
         features, _ = self.body((observation, ()))
         if self.embedding is None:
-            return self._last(self._heads(features))
+            return of_legal(self._last(self._heads(features)), observation)
         hidden = self._heads(self._embedded(features, self._acting_tau(features)))
         count = self.num_acting_quantiles
-        return self._last([tf.reduce_mean(tf.reshape(h, [-1, count, h.shape[-1]]), axis=1) for h in hidden])
+        means = [tf.reduce_mean(tf.reshape(h, [-1, count, h.shape[-1]]), axis=1) for h in hidden]
+        return of_legal(self._last(means), observation)
 
     def acting_fractions(self) -> np.ndarray:
         """(k + 1/2) / K, `[K]` float32."""

@@ -188,9 +188,11 @@ class GymBackend(Backend):
         self.user_env = env
         self.observation_spaces, self.action_spaces = map(space_nest, (env.observation_space, env.action_space))
         self._seed_for_reset = None if seed is None else _seed_gym(env, seed)
-        self._no_action: np.ndarray | None = None  # A mask, where info has masks that observations get.
+        self._no_action: np.ndarray | None = None  # A mask, where observations get masks.
+        inner = list(self.layers())[-1]
+        self._masks = getattr(inner, "action_masks", None)  # A method, as MaskablePPO has it.
         is_choice = space_kind(self.action_spaces) == "Discrete" and mask_of(self.observation_spaces) is None
-        if is_choice and hasattr(list(self.layers())[-1], ACTION_MASK):
+        if is_choice and (self._masks is not None or hasattr(inner, ACTION_MASK)):
             self._no_action = np.zeros(int(self.action_spaces.n), np.uint8)
             mask = PlainSpace("Box", self._no_action.shape, np.uint8, 0, 1)
             self.observation_spaces = {**_as_parts(self.observation_spaces), ACTION_MASK: mask}
@@ -206,10 +208,11 @@ class GymBackend(Backend):
         return self._with_mask(observation, info)
 
     def _with_mask(self, observation: Any, info: Any) -> Any:
-        """The observation with the mask of info, where it has masks: without one no action is legal."""
+        """The observation with the mask of `action_masks()` or of info: without one no action is legal."""
         if self._no_action is None:
             return observation
-        return {**_as_parts(observation), ACTION_MASK: (info or {}).get(ACTION_MASK, self._no_action)}
+        mask = (info or {}).get(ACTION_MASK, self._no_action) if self._masks is None else self._masks()
+        return {**_as_parts(observation), ACTION_MASK: mask}
 
     def step(self, action: Any) -> StepResult:
         result = self.user_env.step(action)

@@ -21,7 +21,7 @@ from tf_agents.specs import array_spec
 
 from tfagents_system.checks.findings import Findings
 from tfagents_system.envs import gym_driver
-from tfagents_system.envs.gym_driver import one_hot_sizes, space_kind
+from tfagents_system.envs.gym_driver import ACTION_MASK, one_hot_sizes, space_kind
 from tfagents_system.envs.specs import UNBOUNDED, observation_spec_of
 from tfagents_system.errors import shown
 
@@ -272,6 +272,11 @@ def check_contract(env: Any, findings: Findings, action: Callable[[], Any] | Non
     observation = result[0] if has_info else result
     form = "observation and info" if has_info else "the observation alone"
     faults = _of("reset()", writer.faults(observation))
+    if has_info and np.shape(result[1].get(ACTION_MASK)) == (getattr(env.action_space, "n", None),):
+        faults.append(
+            f"info has {ACTION_MASK}: return it as a part of the observation, or say that info has it by an attribute "
+            f"of the environment, as {ACTION_MASK} = None in its class"
+        )
     is_one_buffer, step = False, 0
     for _ in range(_STEPS):
         if faults:
