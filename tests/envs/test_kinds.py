@@ -48,6 +48,7 @@ ENVS: dict[str, tuple[Any, str]] = {
         "write a gymnasium.Env of one",
     ),
     "dm_env": (kind("Mine", type("Base", (), {"__module__": "dm_env._environment"})), "return tf_agents.environments."),
+    "dm_env by its methods": (kind("Mine", action_spec=None), "an environment of dm_env"),
     "method": (kind("Mine", action_space=lambda self: BOX, observation_space=BOX), "which has no action_space: return"),
     "statistics": (wrappers.NormalizeObservation(CounterEnv()), "TrainParams.normalize_observations = True, or"),
     "of rewards, within": (
@@ -85,6 +86,7 @@ def frozen() -> Any:
         lambda: SyncVectorEnv([CounterEnv]),
         lambda: wrappers.RescaleAction(CounterEnv(), np.float32(-1.0), np.float32(1.0)),
         lambda: kind("SelfPlay", gymnasium.Env, possible_agents=["a", "b"], transition=1, action_space=BOX),
+        lambda: kind("Recurrent", step=lambda self, action, state=None: None),
         lambda: kind("Monitor", gymnasium.Env, module="stable_baselines3.common.monitor", action_space=BOX),
     ],
 )

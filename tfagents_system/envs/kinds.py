@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from tfagents_system.envs.gym_driver import layers_within
+from tfagents_system.envs.gym_driver import is_vector_env, layers_within
 from tfagents_system.errors import UserError
 
 _NORMALIZERS = {"NormalizeObservation": "normalize_observations", "NormalizeReward": "normalize_rewards"}
@@ -24,6 +24,8 @@ _KINDS = {  # By names of base classes, or of their package.
     "dm_env": "an environment of dm_env: return tf_agents.environments.dm_control_wrapper.DmControlWrapper(env), or of "
     'EnvPool envpool.make(..., env_type="gymnasium")',
 }
+# Attributes of what is written like these, without their base classes.
+_LIKE = {"possible_agents": "ParallelEnv", "agent_iter": "AECEnv", "step_wait": "VecEnv", "action_spec": "dm_env"}
 
 
 def check_kind(env: Any) -> None:
@@ -54,12 +56,8 @@ def _no_environment(env: Any) -> Iterator[str]:
 
 def _other_kind(env: Any) -> Iterator[str]:
     names = {name for cls in type(env).__mro__ for name in (cls.__name__, cls.__module__.partition(".")[0])}
-    if not names & {"tf_agents", "gym", "gymnasium"}:  # Some are written like others, without their base classes.
-        if hasattr(env, "possible_agents") or callable(getattr(env, "observation_space", None)):
-            names.add("ParallelEnv")
-        elif hasattr(env, "step_wait"):
-            names.add("VecEnv")
     known = {"MultiAgentEnv"} if names & {"tf_agents", "gym", "gymnasium"} else _KINDS.keys()  # RLlib's is gymnasium's.
+    names |= {kind for attribute, kind in _LIKE.items() if hasattr(env, attribute) and not is_vector_env(env)}
     yield from (f"the {type(env).__name__} object, {_KINDS[name]}" for name in names & known)
 
 
