@@ -294,7 +294,8 @@ class EnvironmentTrial:
         params, findings = self.params, self.findings
         episode = self._try_episode(env)
         self._note_outside(env)
-        self._note_wrappers(env)
+        if self._is_fine:
+            self._note_wrappers(env)
         if self._is_fine and env.is_vector:
             with self._trying(CONTRACT, f"reset() or step() of all lanes of {_COLLECT}", _COLLECT):
                 self._check_lanes(env)
