@@ -199,12 +199,16 @@ class Hyperparameters:
     ] = None
     """Learning rate of log(alpha), of the entropy coefficient."""
     target_update_tau: Annotated[
-        float, number_above(0, at_most=1), DefaultOf(iqn=1.0), Unless("algorithm", "crossq"), MayChange
+        float,
+        number_above(0, at_most=1),
+        DefaultOf(iqn=1.0, sac_discrete=0.02),
+        Unless("algorithm", "crossq"),
+        MayChange,
     ] = 0.005
     """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
     target_update_period: Annotated[Count, "updates", DefaultOf(iqn=100), Unless("algorithm", "crossq"), MayChange] = 1
     """Interval between two soft updates of the target critics. Who sets it or `target_update_tau` has neither default
-    of `iqn`."""
+    of the algorithm."""
     gradient_clipping: Positive | None = None
     """Maximum norm of each variable's gradient, of critics, actor and log(alpha) alike; None does not clip.
     `global_clipnorm` of an optimizer is one for all variables of its part together."""
@@ -216,7 +220,7 @@ class Hyperparameters:
     """log(alpha) before the first update; of a run that has begun it changes where `learn_entropy_coef` is False."""
     target_entropy: Annotated[Number | None, "nats", When("learn_entropy_coef"), _OF_ACTORS] = None
     """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action), and of n discrete
-    actions 0.7 log(n); with a mask n of each state are the legal ones."""
+    actions 0.3 log(n); with a mask n of each state are the legal ones."""
     batch_size: Annotated[Count, "samples", DefaultOf(**dict.fromkeys(_OF_VALUES, 64)), MayChange] = 256
     """Size of a minibatch, in transitions, or in sequences where `recurrent`."""
     matmul_precision: Annotated[
@@ -442,13 +446,13 @@ class Hyperparameters:
 
     # Experience: what is drawn, and how much of it.
     updates_per_env_step: Annotated[
-        Positive | None, "updates per step", DefaultOf(**dict.fromkeys(_OF_VALUES, 0.5))
+        Positive | None, "updates per step", DefaultOf(**dict.fromkeys(_WITHOUT_ACTOR, 0.5))
     ] = None
     """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
     steps after the first random ones, however long episodes are and however many workers there are. With
     `asynchronous` it is the most that is allowed. None: 1 with `env_steps_per_iter` or `asynchronous`, otherwise as
     many as `updates_per_iter` says. The defaults of algorithms are for iterations of steps."""
-    n_step: Annotated[Count, "steps", DefaultOf(**dict.fromkeys(_OF_VALUES, 3))] = 1
+    n_step: Annotated[Count, "steps", DefaultOf(**dict.fromkeys(_WITHOUT_ACTOR, 3))] = 1
     """Length of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
     cut_at_exploration: Annotated[bool | None, ByAlgorithm(False, dqn=True, iqn=True), Unless("n_step", 1)] = None
     """A transition ends before the next action that is another one than the policy's greedy one (`explored`, 1 byte a

@@ -77,7 +77,7 @@ def test_discrete_sacs_sums_and_target_entropy_are_of_the_legal_actions(monkeypa
     # pi(s'), two targets, two critics; then pi(s), two critics.
     answers(monkeypatch, logits, [99.0, 3.0, 4.0, 99.0], [99.0, 9.0, 5.0, 99.0], q, q, logits, q, q)
     losses = losses_of(agent, transition(MASK))
-    y = 1.0 + 0.5 * (0.25 * 3.0 + 0.75 * 4.0 + entropy)
+    y = 1.0 + 0.5 * (0.25 * 6.0 + 0.75 * 4.5 + entropy)
     assert float(losses["critic_loss"]) == pytest.approx(2 * 0.5 * (y - 2.0) ** 2, rel=1e-5)
     assert float(losses["actor_loss"]) == pytest.approx(-entropy - 0.25 * 2.0 - 0.75 * 1.0, rel=1e-5)
 
@@ -86,7 +86,7 @@ def test_discrete_sacs_sums_and_target_entropy_are_of_the_legal_actions(monkeypa
         return float(agent.alpha_loss(sample, tf.constant([log_pi]))[1])
 
     two = [-1e9, *log_pi, -1e9]
-    assert missing_entropy(agent, MASK, two) == pytest.approx(entropy - 0.7 * np.log(2), rel=1e-5), "not log(4)"
+    assert missing_entropy(agent, MASK, two) == pytest.approx(entropy - 0.3 * np.log(2), rel=1e-5), "not log(4)"
     assert missing_entropy(agent, [0, 1, 0, 0], [-1e9, 0.0, -1e9, -1e9]) == 0.0, "nothing to choose"
     assert missing_entropy(own, MASK, two) == pytest.approx(entropy - 0.1, rel=1e-5), "a number is every state's"
 

@@ -1,4 +1,8 @@
-"""SAC for discrete actions (Christodoulou, arXiv 1910.07207): SAC's losses with expectations over the n actions."""
+"""SAC for discrete actions (Christodoulou, arXiv 1910.07207): SAC's losses with expectations over the n actions.
+
+Values are the mean of both critics and not their minimum (double average Q-learning, Zhou et al., arXiv 2209.10081):
+with the minimum an actor seldom comes upon rare rewards.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,13 @@ from tfagents_system.agents.dqn import CriticLoss, Sample, ValueLearner, of_acti
 from tfagents_system.agents.minibatch import Noise
 from tfagents_system.agents.networks import SamplingPolicy, ScorePolicy, build_value_network, legal_actions, of_legal
 from tfagents_system.agents.normalization import set_sources
-from tfagents_system.agents.sac import lowest, mean
+from tfagents_system.agents.sac import mean
 from tfagents_system.envs.history import leaves_seen_by_actor, seen_by_actor
 from tfagents_system.train_params_base import TrainParamsBase
 
 _NUM_CRITICS = 2
 # Of log(n), that of equal probabilities. With the paper's 0.98 (its section 5) policies stay almost random.
-_SHARE_OF_MOST_ENTROPY = 0.7
+_SHARE_OF_MOST_ENTROPY = 0.3
 _LEAST_LOG_PI = -1e9  # Of illegal actions: pi log(pi) is 0, not NaN, whatever alpha is.
 
 
@@ -27,7 +31,7 @@ class SacDiscrete(ValueLearner):
     """Two critics of the values of all actions, and an actor of their probabilities.
 
     With a mask all sums are over the n(s) legal actions, and unless `target_entropy` is set, each state has a target
-    of its own: 0.7 log n(s). One of all actions could not be reached where few are legal.
+    of its own: 0.3 log n(s). One of all actions could not be reached where few are legal.
     """
 
     @staticmethod
@@ -50,9 +54,9 @@ class SacDiscrete(ValueLearner):
         self.target_entropy = _SHARE_OF_MOST_ENTROPY * most_entropy if wanted is None else float(wanted)
 
     def critic_loss(self, sample: Sample, noise: Noise, training: bool) -> CriticLoss:
-        """The sum over critics of (y - Q_i(s, a))^2 / 2, y = r + g sum_a' pi (min Q_target(s', a') - alpha log pi)."""
+        """The sum over critics of (y - Q_i(s, a))^2 / 2, y = r + g sum_a' pi (mean Q_target(s', a') - alpha log pi)."""
         log_pi = self._log_pi(sample.next_observation)
-        next_values = lowest([target(sample.next_observation)[0] for target in self.targets])
+        next_values = mean([target(sample.next_observation)[0] for target in self.targets])
         soft = tf.reduce_sum(tf.exp(log_pi) * (next_values - tf.exp(self.log_alpha) * log_pi), axis=-1)
         td_target = tf.stop_gradient(sample.reward + sample.bootstrap * soft)
         of_critics = [critic(sample.observation, training=training)[0] for critic in self.critics]
@@ -62,9 +66,9 @@ class SacDiscrete(ValueLearner):
         return CriticLoss(loss, mean(taken), td_errors)
 
     def actor_loss(self, sample: Sample, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        """Equation 12: sum_a pi(a|s) (alpha log pi(a|s) - min_i Q_i(s, a)); and log pi, `[B, n]`."""
+        """Equation 12: sum_a pi(a|s) (alpha log pi(a|s) - mean_i Q_i(s, a)); and log pi, `[B, n]`."""
         log_pi = self._log_pi(sample.observation, training)
-        values = tf.stop_gradient(lowest([critic(sample.observation)[0] for critic in self.critics]))
+        values = tf.stop_gradient(mean([critic(sample.observation)[0] for critic in self.critics]))
         per_sample = tf.reduce_sum(tf.exp(log_pi) * (tf.exp(self.log_alpha) * log_pi - values), axis=-1)
         return sample.mean(per_sample), log_pi
 
