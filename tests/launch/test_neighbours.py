@@ -61,7 +61,7 @@ def found(make: Callable[[], Any] | None, **options: Any) -> Findings:
     return findings
 
 
-class OfModule(PointEnv):
+class ModuleState(PointEnv):
     def __init__(self) -> None:
         super().__init__()
         self.where = shared
@@ -74,7 +74,7 @@ def test_a_shared_state_of_a_process_is_refused_where_two_environments_are_in_on
         ({"num_eval_episodes": 0, "envs_per_worker": 2, "env_steps_per_iter": None}, "SAC_ENVS_PER_WORKER=1"),
     ]
     for options, remedy in shared_by:
-        (error,) = found(OfModule, **options).errors
+        (error,) = found(ModuleState, **options).errors
         assert "its actions change what happens" in error and remedy in error and SEPARATE in error, error
     apart: list[Options] = [
         {"evaluates": False, "workers": 2},
@@ -82,11 +82,11 @@ def test_a_shared_state_of_a_process_is_refused_where_two_environments_are_in_on
         {"env_steps_per_iter": None},  # Evaluations are between whole episodes.
     ]
     for options in apart:
-        assert found(OfModule, **options).errors == [], options
+        assert found(ModuleState, **options).errors == [], options
 
 
 def test_a_file_at_a_fixed_path_is_shared_by_processes_too(tmp_path: Path) -> None:
-    class OfFile(PointEnv):
+    class FileState(PointEnv):
         def get(self) -> float:
             return float((tmp_path / "state").read_text())
 
@@ -95,9 +95,9 @@ def test_a_file_at_a_fixed_path_is_shared_by_processes_too(tmp_path: Path) -> No
 
     runs: list[Options] = [{}, {"evaluates": False}, {"num_eval_episodes": 0, "workers": 2}]
     for options in runs:
-        (error,) = found(OfFile, **options).errors
+        (error,) = found(FileState, **options).errors
         assert "its actions change what happens" in error and ITS_OWN in error and SEPARATE not in error, error
-    assert found(OfFile, num_eval_episodes=0).errors == []
+    assert found(FileState, num_eval_episodes=0).errors == []
 
 
 class SeededGenerator(PointEnv):
