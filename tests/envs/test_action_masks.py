@@ -71,6 +71,14 @@ class Undeclared(Cards):
         del self.action_mask
 
 
+class OfWrapper(gymnasium.Wrapper):
+    """As ActionMasker of sb3-contrib."""
+
+    def action_masks(self) -> Any:
+        unwrapped: Any = self.unwrapped
+        return unwrapped.masks[unwrapped.t] == 1
+
+
 class ByMethod(Undeclared):
     def action_masks(self) -> Any:
         return self.masks[self.t] == 1
@@ -92,6 +100,8 @@ def test_masks_are_what_may_be_done_next(name: str) -> None:
     assert user_env.resets == 0
     assert masks_of(env, [2, 0]) == [[0, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
     assert env.legal is not None and env.legal.tolist() == [[False] * 3 + [True]]
+    wrapped = TrainingEnvironment(OfWrapper(Undeclared()), 10)
+    assert masks_of(wrapped, [2, 0]) == [[0, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
     assert sorted(env.observation_spec()) == ["action_mask", "observation" if user_env.in_info else "seen"]
 
 
@@ -108,7 +118,7 @@ def test_info_without_the_mask_is_a_fault_unless_the_episode_has_terminated() ->
 
     env = TrainingEnvironment(Silent([[1] * N] * 2, in_info=True), 10)
     assert masks_of(env, [0]) == [[1] * N, [0] * N], "it has terminated"
-    with pytest.raises(EnvironmentFault, match="no legal action"):
+    with pytest.raises(EnvironmentFault, match="info has no action_mask, which that attribute"):
         masks_of(TrainingEnvironment(Silent([[1] * N] * 3, in_info=True), 10), [0])
 
 

@@ -15,7 +15,8 @@ from tf_agents.environments import suite_gym
 
 from tests.support.environment_report import check, report
 from tests.support.fakes import CounterEnv, NumberedEnv
-from tfagents_system.envs.kinds import check_kind
+from tfagents_system.envs.gym_driver import layers_within
+from tfagents_system.envs.kinds import check_kind, running_statistics
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
@@ -104,6 +105,19 @@ def own_normalize() -> Any:
 def test_running_statistics_of_a_users_own_are_told_by_name(env: Any) -> None:
     notes = [note for note in report(env)[0].texts("note") if "running mean" in note]
     assert len(notes) == (env not in (frozen, CounterEnv)) and all(note.startswith("TimeLimit.rms") for note in notes)
+
+
+class Odd(CounterEnv):
+    """Names that wrappers use, for other things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.env, self.envs, self._env, self.np = np.zeros((9, 9)), {"a": 1}, self, np
+
+
+def test_names_that_wrappers_use_may_hold_anything() -> None:
+    check_kind(Odd())
+    assert running_statistics(Odd()) == [] and list(layers_within(Odd()))[1:] == []
 
 
 def test_wrappers_that_cost_much_are_told() -> None:

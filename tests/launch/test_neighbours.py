@@ -139,7 +139,23 @@ class Unseeded(PointEnv):
         return float(np.random.default_rng().uniform()) + time.perf_counter() % 1.0
 
 
-@pytest.mark.parametrize("kind", [SeededGenerator, Alternating, Global, Unseeded])
+class OfOtherLengths(PointEnv):
+    """An episode ends early by its actions, so others draw more or less."""
+
+    def reset(self, *, seed: int | None = None, **kwargs: Any) -> Any:
+        if seed is not None:
+            np.random.seed(seed)
+        return super().reset(seed=seed, **kwargs)
+
+    def noise(self) -> float:
+        return float(np.random.uniform())
+
+    def step(self, action: Any) -> Any:
+        observation, reward, _, is_over, info = super().step(action)
+        return observation, reward, float(np.ravel(action)[0]) > 0.8, is_over, info
+
+
+@pytest.mark.parametrize("kind", [SeededGenerator, Alternating, Global, Unseeded, OfOtherLengths])
 def test_random_numbers_that_mix_are_no_fault(kind: Any) -> None:
     runs: list[Options] = [{"envs_per_worker": 2}, {"evaluates": False}]
     for options in runs:

@@ -63,11 +63,15 @@ def gym_layers(env: Any) -> Iterator[Any]:
 
 def layers_within(env: Any) -> Iterator[Any]:
     """An environment of any library and those it wraps, outermost first; of several lanes the first one."""
-    while env is not None:
+    seen = set[int]()
+    while env is not None and id(env) not in seen:
         yield env
+        seen.add(id(env))
         inside = getattr(env, "__dict__", {})
-        lanes = inside.get("envs") or inside.get("_envs") or [None]
-        env = inside.get("env") or inside.get("_env") or inside.get("_gym_env") or lanes[0]
+        lanes = [inside.get(name) for name in ("envs", "_envs")]
+        inner = [inside.get(name) for name in ("env", "_env", "_gym_env")]
+        inner += [several[0] for several in lanes if isinstance(several, (list, tuple)) and several]
+        env = next((layer for layer in inner if hasattr(layer, "reset") and hasattr(layer, "step")), None)
 
 
 def time_limit_of(env: Any) -> int | None:
@@ -189,10 +193,10 @@ class GymBackend(Backend):
         self.observation_spaces, self.action_spaces = map(space_nest, (env.observation_space, env.action_space))
         self._seed_for_reset = None if seed is None else _seed_gym(env, seed)
         self._no_action: np.ndarray | None = None  # A mask, where observations get masks.
-        inner = list(self.layers())[-1]
-        self._masks = getattr(inner, "action_masks", None)  # A method, as MaskablePPO has it.
+        methods = [getattr(layer, "action_masks", None) for layer in self.layers()]  # As MaskablePPO has it.
+        self._masks = next(filter(callable, methods), None)
         is_choice = space_kind(self.action_spaces) == "Discrete" and mask_of(self.observation_spaces) is None
-        if is_choice and (self._masks is not None or hasattr(inner, ACTION_MASK)):
+        if is_choice and (self._masks is not None or any(hasattr(layer, ACTION_MASK) for layer in self.layers())):
             self._no_action = np.zeros(int(self.action_spaces.n), np.uint8)
             mask = PlainSpace("Box", self._no_action.shape, np.uint8, 0, 1)
             self.observation_spaces = {**_as_parts(self.observation_spaces), ACTION_MASK: mask}
@@ -207,11 +211,14 @@ class GymBackend(Backend):
         observation, info = result if has_info(self.user_env, result) else (result, {})
         return self._with_mask(observation, info)
 
-    def _with_mask(self, observation: Any, info: Any) -> Any:
-        """The observation with the mask of `action_masks()` or of info: without one no action is legal."""
+    def _with_mask(self, observation: Any, info: Any, is_over: bool = False) -> Any:
+        """The observation with the mask of `action_masks()` or of info; at an episode's end it may lack one."""
         if self._no_action is None:
             return observation
-        mask = (info or {}).get(ACTION_MASK, self._no_action) if self._masks is None else self._masks()
+        at_end = self._no_action if is_over else None
+        mask = (info or {}).get(ACTION_MASK, at_end) if self._masks is None else self._masks()
+        if mask is None:
+            raise ValueError(f"info has no {ACTION_MASK}, which that attribute of the environment promises: rename it")
         return {**_as_parts(observation), ACTION_MASK: mask}
 
     def step(self, action: Any) -> StepResult:
@@ -219,14 +226,14 @@ class GymBackend(Backend):
         if len(result) == 5:
             observation, reward, terminated, truncated, info = result
             is_over = bool(terminated or truncated)
-            return self._with_mask(observation, info), reward, 0.0 if terminated else 1.0, is_over, info
+            return self._with_mask(observation, info, is_over), reward, 0.0 if terminated else 1.0, is_over, info
         if len(result) != 4:
             raise ValueError(
                 f"step() returned {len(result)} values: expected observation, reward, terminated, truncated and info"
             )
         observation, reward, done, info = result
         terminated = done and not (info and info.get(TRUNCATED, False))
-        return self._with_mask(observation, info), reward, 0.0 if terminated else 1.0, bool(done), info
+        return self._with_mask(observation, info, bool(done)), reward, 0.0 if terminated else 1.0, bool(done), info
 
     def render(self) -> Any:
         return render_gym(self.user_env)

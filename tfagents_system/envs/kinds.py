@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from itertools import chain
+from types import ModuleType
 from typing import Any
 
 from tfagents_system.envs.gym_driver import is_vector_env, layers_within
@@ -57,7 +58,9 @@ def _no_environment(env: Any) -> Iterator[str]:
 def _other_kind(env: Any) -> Iterator[str]:
     names = {name for cls in type(env).__mro__ for name in (cls.__name__, cls.__module__.partition(".")[0])}
     known = {"MultiAgentEnv"} if names & {"tf_agents", "gym", "gymnasium"} else _KINDS.keys()  # RLlib's is gymnasium's.
-    names |= {kind for attribute, kind in _LIKE.items() if hasattr(env, attribute) and not is_vector_env(env)}
+    like = {kind for attribute, kind in _LIKE.items() if hasattr(env, attribute) and not is_vector_env(env)}
+    spaces = [getattr(env, name, None) for name in ("action_space", "observation_space")]
+    names |= like if any(space is None or callable(space) for space in spaces) else like & {"VecEnv"}
     yield from (f"the {type(env).__name__} object, {_KINDS[name]}" for name in names & known)
 
 
@@ -85,5 +88,7 @@ def running_statistics(env: Any) -> list[str]:
     return [
         name
         for name, part in held.items()
-        if {"mean", "var"} <= {key.replace("running_", "") for key in getattr(part, "__dict__", {})}
+        if not callable(part)
+        and not isinstance(part, ModuleType)
+        and {"mean", "var"} <= {key.replace("running_", "") for key in getattr(part, "__dict__", {})}
     ]

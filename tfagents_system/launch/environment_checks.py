@@ -11,6 +11,7 @@ import difflib
 import functools
 import os
 import pickle
+import random
 import sys
 import tempfile
 import time
@@ -152,6 +153,7 @@ class EnvironmentTrial:
       envs_per_worker, deterministic: SAC_ENVS_PER_WORKER and SAC_DETERMINISTIC.
       workers: Of any kind, here; without them a device is built for its specs and not stepped.
       evaluates: Workers that collect evaluate, too, each in a second environment.
+      has_trainer: The start has it here.
     """
 
     params: TrainParamsBase
@@ -164,6 +166,7 @@ class EnvironmentTrial:
     deterministic: bool = False
     workers: int = 1
     evaluates: bool = True
+    has_trainer: bool = True
 
     def __post_init__(self) -> None:
         self._errors_before = len(self.findings.errors)
@@ -256,7 +259,7 @@ class EnvironmentTrial:
                 _check_images(self.params, env, self.findings)
             if not self.findings.errors:
                 layout = run_layout(self.params, env.observation_spec(), env.action_spec())
-                is_here = machine_checks.JOB_MB not in os.environ  # Else this machine's memory is not the run's.
+                is_here = self.has_trainer and machine_checks.JOB_MB not in os.environ  # Else its memory is another's.
                 available = machine_checks.available_memory() if is_here else None
                 self.findings.error(AGENT, *too_large(self.params, env.observation_spec(), layout, available))
         if not self.findings.errors:
@@ -488,6 +491,8 @@ class EnvironmentTrial:
             else:
                 here.reseed(self.seed + (kind == COLLECT))
                 self._play(here, name, actions_seed, steps)
+            random.seed(self.seed)  # Other actions may have drawn more.
+            np.random.seed(self.seed % 2**32)
 
         def play(actions_seed: int) -> list[ts.TimeStep]:
             gym_driver.seed_episode(env, self.seed % 2**32)

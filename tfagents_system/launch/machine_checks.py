@@ -110,6 +110,11 @@ def _check_cpus(values: Mapping[str, Any], environ: Mapping[str, str], findings:
     return None
 
 
+def has_trainer(values: Mapping[str, Any]) -> bool:
+    """Whether the start has the trainer, here."""
+    return "server" not in values and bool(values.get("local_trainer", True))
+
+
 def check_limits(values: Mapping[str, Any], findings: Findings) -> None:
     """Compares how many files and threads this process and its user may have with what the planned roles need.
 
@@ -118,12 +123,11 @@ def check_limits(values: Mapping[str, Any], findings: Findings) -> None:
     """
     workers = workers_here(values)
     has_server = not {"server", "trainer_server"} & values.keys()
-    has_trainer = "server" not in values and values.get("local_trainer", True)
     files, limit = _DESCRIPTORS + 8 * workers, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if 0 <= limit < files:  # -1: there is none.
         words = f"a process of the run opens up to {files} files, and {limit} are allowed"
         findings.error("limits", f"{words}: ulimit -n {files}, or as root where that is refused")
-    threads = _REPLAY_THREADS * has_server + _THREADS * (has_trainer + workers)
+    threads = _REPLAY_THREADS * has_server + _THREADS * (has_trainer(values) + workers)
     for left, limit_words in _threads_left():
         if left < threads:
             words = f"the programs of the run have about {threads} threads and {max(0, left)} more are allowed"
@@ -140,8 +144,9 @@ def _threads_left(
 
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if os.getuid() != 0 and limit != resource.RLIM_INFINITY:
-        users = psutil.process_iter(["uids", "num_threads"])
-        used = sum(process.info["num_threads"] or 0 for process in users if process.info["uids"].real == os.getuid())
+        infos = [process.info for process in psutil.process_iter(["uids", "num_threads"])]
+        users = [info for info in infos if info["uids"] and info["uids"].real == os.getuid()]  # Others may be hidden.
+        used = sum(info["num_threads"] or 0 for info in users)
         yield limit - used, f"ulimit -u is {limit}, and this user has {used} now"
     for _, folders in processes.cgroups("pids", membership, mounts):
         for folder in folders:

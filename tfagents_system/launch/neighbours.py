@@ -53,6 +53,7 @@ class OtherProcess:
             self._connection.send(arguments)
             if not self._connection.poll(_CALL_SECS):
                 self._process.kill()
+                raise EOFError
             error, content = self._connection.recv()
         except (EOFError, OSError):
             raise EnvironmentDiedError(f"it has ended another process, or took {_CALL_SECS:g} s there") from None

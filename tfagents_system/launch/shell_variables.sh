@@ -24,7 +24,7 @@ clean_shell() {
     unset "$name"
   done <<<"$tfagents_shell_variables"
   while read -r -d : folder; do
-    if [[ $folder/ =~ /python([0-9]+\.[0-9]+)/ && ${BASH_REMATCH[1]} != 3.11 ]]; then
+    if [[ $folder/ =~ .*/lib(64)?/python([0-9]+\.[0-9]+)/ && ${BASH_REMATCH[2]} != 3.11 ]]; then
       other+=:$folder
     elif [[ $folder ]]; then
       kept+=:$folder

@@ -388,6 +388,7 @@ class Inspector:
             deterministic=bool(values.get("deterministic")),
             workers=max(machine_checks.workers_here(values), "server" in values),  # Those that join are workers.
             evaluates=not ("server" in values or values.get("eval_workers")),
+            has_trainer=machine_checks.has_trainer(values),
         ).run()
         if outcome is None:
             return
