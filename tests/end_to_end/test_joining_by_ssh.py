@@ -9,6 +9,7 @@ from tests.faults.campaign import HORIZON, UPDATES, NumberedRun
 from tests.support import ssh_for_tests
 from tests.support.launching import finish
 from tests.support.waiting import gone
+from tfagents_system.cluster.join import gateway_address
 from tfagents_system.run_files.heartbeat import read_heartbeat
 from tfagents_system.run_files.run_paths import RunPaths
 
@@ -33,6 +34,7 @@ def joins_and_survives(host, folder):
     join = None
     try:
         run.wait_until(process, lambda: run.status().get("run", {}).get("state") == "running")
+        run.wait_until(process, lambda: gateway_address(RunPaths(run.exp_dir)) is not None)
         with (folder / "join.txt").open("w") as output:
             arguments = ["--ssh", host, "--to", str(run.exp_dir), "--workers", "1"]
             join = run._launch("join_script.sh", arguments, {"stdout": output})
