@@ -16,7 +16,7 @@ BUDGETS = {
     "benchmarks": 3_980,
     "checks": 500,
     "cluster": 1_830,
-    "envs": 4_560,
+    "envs": 4_570,
     "examples": 2_720,
     "experience": 1_090,
     "launch": 5_740,

@@ -209,12 +209,10 @@ class GymBackend(Backend):
         self._seed_for_reset = None
         result = self.user_env.reset(**seeded)
         observation, info = result if has_info(self.user_env, result) else (result, {})
-        return self._with_mask(observation, info)
+        return observation if self._no_action is None else self._with_mask(observation, info)
 
     def _with_mask(self, observation: Any, info: Any, is_over: bool = False) -> Any:
         """The observation with the mask of `action_masks()` or of info; at an episode's end it may lack one."""
-        if self._no_action is None:
-            return observation
         at_end = self._no_action if is_over else None
         mask = (info or {}).get(ACTION_MASK, at_end) if self._masks is None else self._masks()
         if mask is None:
@@ -226,14 +224,18 @@ class GymBackend(Backend):
         if len(result) == 5:
             observation, reward, terminated, truncated, info = result
             is_over = bool(terminated or truncated)
-            return self._with_mask(observation, info, is_over), reward, 0.0 if terminated else 1.0, is_over, info
+            if self._no_action is not None:
+                observation = self._with_mask(observation, info, is_over)
+            return observation, reward, 0.0 if terminated else 1.0, is_over, info
         if len(result) != 4:
             raise ValueError(
                 f"step() returned {len(result)} values: expected observation, reward, terminated, truncated and info"
             )
         observation, reward, done, info = result
         terminated = done and not (info and info.get(TRUNCATED, False))
-        return self._with_mask(observation, info, bool(done)), reward, 0.0 if terminated else 1.0, bool(done), info
+        if self._no_action is not None:
+            observation = self._with_mask(observation, info, bool(done))
+        return observation, reward, 0.0 if terminated else 1.0, bool(done), info
 
     def render(self) -> Any:
         return render_gym(self.user_env)
