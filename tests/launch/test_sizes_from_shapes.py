@@ -16,7 +16,7 @@ from tfagents_system.agents.encoder import ImageEncoder, convolutions
 from tfagents_system.checks.findings import Findings
 from tfagents_system.launch import environment_checks
 from tfagents_system.launch.environment_checks import EnvironmentTrial
-from tfagents_system.launch.sizes import _encoded, too_large
+from tfagents_system.launch.spec_checks import _encoded, too_large
 from tfagents_system.transport.segments import run_layout
 
 WIDE = {"batch_size": 1, "critic_joint_fc_layer_params": (256, 256)}

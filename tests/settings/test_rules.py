@@ -12,7 +12,7 @@ from tests.support.fakes import CounterEnv, DictEnv, FakeParams
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.hyperparameters import described_by
-from tfagents_system.launch.environment_checks import actor_findings, horizon_time_findings
+from tfagents_system.launch.spec_checks import actor_findings, horizon_time_findings
 from tfagents_system.settings.params_check import advice, check_params, without_effect
 from tfagents_system.train_params_base import TrainParamsBase
 

@@ -1,7 +1,4 @@
-"""The trial of a user's environment and agent: build, reset, step an episode, evaluate, update, save, render.
-
-Below it is what a run asks of an environment's specs and goals.
-"""
+"""The trial of a user's environment and agent: build, reset, step an episode, evaluate, update, save, render."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,23 +27,21 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.block_update import check_agent
-from tfagents_system.agents.encoder import convolutions, has_own_networks, is_encoded
 from tfagents_system.checks.findings import Findings
-from tfagents_system.checks.rules import integer_from, is_kept, is_meant
+from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs import actions, gym_driver, kinds, loading, rendering
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, cause_of, describe_error
-from tfagents_system.envs.gym_driver import ACHIEVED, ACTION_MASK, DESIRED, OBSERVATION, REWARD, TERMINATED, gym_layers
-from tfagents_system.envs.history import HORIZON_TIME, frames_in, is_image, leaf_names
+from tfagents_system.envs.gym_driver import ACTION_MASK, gym_layers
 from tfagents_system.envs.hooks import COLLECT, EVAL
 from tfagents_system.envs.observations import CONTRACT, check_contract
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
-from tfagents_system.launch import costs, machine_checks, neighbours
+from tfagents_system.launch import costs, machine_checks, neighbours, spec_checks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.neighbours import OtherProcess, first_difference
-from tfagents_system.launch.sizes import too_large
+from tfagents_system.launch.spec_checks import ENVIRONMENT, in_words, specs_of
 from tfagents_system.launch.trial import told
 from tfagents_system.machine import process_settings
 from tfagents_system.machine.processes import tree_resident_bytes
@@ -64,7 +59,7 @@ from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.recording import takers_of
 from tfagents_system.workers import several_devices, several_vectors
 
-ENVIRONMENT, CURRICULUM = "environment", "curriculum"
+CURRICULUM = "curriculum"
 EPISODE, SEEDING, EVALUATION = "episode", "seeding", "evaluation"
 AGENT, RENDERING, DURATION = "agent", "rendering", "duration"
 _COLLECT, _EVAL = "the collect environment", "the evaluation environment"
@@ -82,14 +77,12 @@ _MEASURING_SECS = 1.0
 _COMPARED_STEPS = 20
 _DISTURBED_SECS = 0.2  # Of stepping, in an episode that may be disturbed.
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
-_CHANNELS = {channels * frames for channels in (1, 3, 4) for frames in (1, 2, 3, 4)}  # Of an image or a stack of some.
 _COSTLY = {  # Wrappers.
     "RecordVideo": "films episodes in each worker: remove it, `sac play` and the end of a run film policies",
     **dict.fromkeys(
         ("FrameStack", "FrameStackObservation"), "stores frames several times: set TrainParams.frame_stack"
     ),
 }
-_RTOL, _ATOL = 1e-3, 1e-4  # Goals are stored as float32.
 _STEPS_WITH_VALUE = 5
 _LANES = 4  # In which actions are compared.
 _SEEDED = "Draw random numbers from self.np_random or from a generator seeded by reset(seed=...) or by env_ctor's seed"
@@ -253,15 +246,17 @@ class EnvironmentTrial:
                 )
         faults = Findings()
         with told(faults, ENVIRONMENT, _COLLECT):
-            for find in _FINDINGS:
+            for find in spec_checks.FINDINGS:
                 self.findings.error(ENVIRONMENT, *find(self.params, env))
             if not self.findings.errors:
-                _check_images(self.params, env, self.findings)
+                spec_checks.check_images(self.params, env, self.findings)
             if not self.findings.errors:
                 layout = run_layout(self.params, env.observation_spec(), env.action_spec())
                 is_here = self.has_trainer and machine_checks.JOB_MB not in os.environ  # Else its memory is another's.
                 available = machine_checks.available_memory() if is_here else None
-                self.findings.error(AGENT, *too_large(self.params, env.observation_spec(), layout, available))
+                self.findings.error(
+                    AGENT, *spec_checks.too_large(self.params, env.observation_spec(), layout, available)
+                )
         if not self.findings.errors:
             self.findings.extend(faults)
         return not faults.errors
@@ -311,7 +306,7 @@ class EnvironmentTrial:
             self._try_neighbour(env, episode, "another environment of the worker", COLLECT, 1, True)
         if self._is_fine and episode is not None:
             with self._trying(ENVIRONMENT, f"compute_reward of {_COLLECT}"):
-                check_goal_functions(params, env, episode.first, findings)
+                spec_checks.check_goal_functions(params, env, episode.first, findings)
             self._try_curriculum(env, eval_env)
             _rest(env)
         return episode
@@ -449,7 +444,7 @@ class EnvironmentTrial:
                 remedy = self._apart(env, kind)
                 if not is_here or not _works(lambda: try_beside(is_here=False)):
                     _works(self._stack.close)
-                    if not _works(lambda: self._other.call(name, kind, env_id, _specs(env), self.seed)):
+                    if not _works(lambda: self._other.call(name, kind, env_id, specs_of(env), self.seed)):
                         raise  # It does not run alone, either.
                     remedy = _OF_ITS_OWN
                 words = neighbours.in_words(error)
@@ -472,14 +467,14 @@ class EnvironmentTrial:
           UserError: It changes what happens in the collect environment.
         """
         began, here = time.perf_counter(), None
-        there = functools.partial(self._other.call, name, kind, env_id, _specs(env))
+        there = functools.partial(self._other.call, name, kind, env_id, specs_of(env))
         if is_here:
             beside = env if kind == EVAL else None
             here = loading.make_env(
                 self.params, kind, self.seed + (kind == COLLECT), env_id, name=name, collect_env=beside
             )
             self._stack.enter_context(here)
-        differences, episodes = self._tried(here, name, _specs(env), self.seed) if here else there(self.seed)
+        differences, episodes = self._tried(here, name, specs_of(env), self.seed) if here else there(self.seed)
         if differences or episode is None or time.perf_counter() - began > 2 * _EPISODE_SECS:
             return here, differences, False
         steps = max(2, min(_COMPARED_STEPS, int(_DISTURBED_SECS / episode.step_secs)))
@@ -513,7 +508,7 @@ class EnvironmentTrial:
         self, env: TrainingEnvironment, name: str, specs: Mapping[str, Any], actions_seed: int
     ) -> tuple[list[str], list[list[ts.TimeStep]]]:
         """(what differs from the collect environment's specs, first steps of two episodes if nothing does)."""
-        differences = check_same_specs(specs, _specs(env), name)
+        differences = spec_checks.check_same_specs(specs, specs_of(env), name)
         episodes = 0 if differences else 2
         return differences, [self._play(env, name, actions_seed, _COMPARED_STEPS).first for _ in range(episodes)]
 
@@ -770,233 +765,3 @@ def _without_effect(env: TrainingEnvironment, name: str) -> str:
 
 
 # What a run's agent asks of observations and actions.
-
-
-def in_words(nest: Any) -> str:
-    return ", ".join(f"{spec.name} {tuple(spec.shape)} {np.dtype(spec.dtype)}" for spec in tree.flatten(nest))
-
-
-def _action_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
-    """The default networks have one action, of the kind that the algorithm learns; a user's hooks may have others."""
-    leaves = tree.flatten(env.actions)
-    learned = {"continuous" if leaf.rows is None else "discrete" for leaf in leaves}
-    is_own = overrides_any(params, "agent_ctor") or (overrides_any(params, "actor_ctor") and len(learned) == 1)
-    if len(leaves) > 1 and not is_own:
-        parts = ", ".join(f"{leaf.spec.name}: {actions.in_words(leaf)}" for leaf in leaves)
-        one, hook = "MultiDiscrete" if learned == {"discrete"} else "Box", "actor_ctor and critic_ctor"
-        if len(learned) > 1:
-            one, hook = "Box, of which a number makes the choice", "agent_ctor"
-        yield (
-            f"the action space has {len(leaves)} parts ({parts}), and a policy has one action: join them in one {one}, "
-            f"and take it apart in a wrapper, or override {hook}"
-        )
-        return
-    wanted, leaf, kind = ALGORITHMS[params.algorithm].actions, leaves[0], learned.pop()
-    if kind != wanted and not overrides_any(params, "agent_ctor"):
-        fitting = " or ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.actions == kind)
-        remedies = [f"set algorithm to {fitting}"] if fitting else ["give it a Box with a float dtype"]
-        if kind == "continuous":
-            remedies.append(f"set action_table to rows of {leaf.spec.shape[0]} numbers, the actions to choose from")
-        elif params.action_table is not None:
-            remedies.append("remove action_table")
-        yield (
-            f"algorithm={params.algorithm} learns {wanted} actions, and the environment's are {kind} "
-            f"({actions.in_words(leaf)}): {', or '.join(remedies)}"
-        )
-
-
-def _mask_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
-    """A mask is of the n actions of one Discrete space, and no networks see it."""
-    spec, leaves = env.observation_spec(), tree.flatten(env.actions)
-    is_discrete = ALGORITHMS[params.algorithm].actions == "discrete" and leaves[0].rows is not None
-    if (mask := gym_driver.mask_of(spec)) is None or not is_discrete or overrides_any(params, "agent_ctor"):
-        return
-    shape, has_shape = getattr(mask, "shape", None), params.action_table is None and leaves[0].environment_spec.shape
-    if len(leaves) > 1 or has_shape or shape != (len(leaves[0].rows),):
-        yield (
-            f"{ACTION_MASK} has a number for each action of one Discrete space, its shape is {shape} and the actions "
-            f"are {', '.join(map(actions.in_words, leaves))}: correct one of them, or rename this part of observations"
-        )
-    elif len(spec) == 1:
-        yield f"the observation is {ACTION_MASK} alone, which no network sees: give it another part, what decides"
-    if isinstance(params.frame_stack, Mapping) and params.frame_stack.get(ACTION_MASK, 1) != 1:
-        yield f'TrainParams.frame_stack stacks "{ACTION_MASK}", of which the newest one alone counts: leave it out'
-
-
-def _frame_stack_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
-    spec, frame_stack = env.observation_spec(), params.frame_stack
-    if isinstance(frame_stack, Mapping):
-        leaves = dict(zip(leaf_names(spec), tree.flatten(spec), strict=True))
-        yield from _unknown_parts("frame_stack stacks", frame_stack, leaves)
-        for name, frames in frame_stack.items():
-            if name in leaves and frames > 1 and not leaves[name].shape:
-                yield (
-                    f'TrainParams.frame_stack stacks "{name}", which is a single number without an axis: give it the '
-                    "shape (1,) in env_ctor, observation and space"
-                )
-    elif frame_stack != 1 and not any(map(is_image, tree.flatten(spec))):
-        yield (
-            f"TrainParams.frame_stack={frame_stack} stacks images, but the observations hold none (uint8 of shape "
-            f"[height, width, channels]), they are {in_words(spec)}: set it to 1, or name what is to be stacked, as in "
-            '{"lidar": 4}'
-        )
-
-
-def actor_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
-    spec, names = env.observation_spec(), params.actor_observations
-    if names is None:
-        return
-    paths = [name.split("/") for name in leaf_names(spec)] if isinstance(spec, Mapping) else []
-    known = dict.fromkeys("/".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1))
-    yield from _unknown_parts("actor_observations has", names, known)
-
-
-def _unknown_parts(what: str, names: Iterable[str], known: Collection[str]) -> Iterator[str]:
-    """Names of parts that the observations do not have."""
-    for name in names:
-        if name not in known:
-            wrong = f'TrainParams.{what} "{name}", but the observations have no such part{is_meant(name, known)}'
-            yield f"{wrong}: they have {', '.join(known) or 'none'}. Name one of these"
-
-
-def horizon_time_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
-    spec = env.observation_spec()
-    if isinstance(spec, Mapping) and HORIZON_TIME in spec and params.sample_form_ctor().has_horizon_time:
-        yield (
-            f'the observation has a part "{HORIZON_TIME}" of its own, where networks see how far a mini-race is '
-            "(mini_race): rename it in env_ctor, or set mini_race to None"
-        )
-
-
-def _check_images(params: TrainParamsBase, env: TrainingEnvironment, findings: Findings) -> None:
-    """Tells the use of each image by the default networks; one with its channels first is refused where it matters."""
-    layers, spec = convolutions(params), env.observation_spec()
-    is_own = has_own_networks(params) or overrides_any(params, "agent_ctor")
-    for leaf, frames in zip(tree.flatten(spec), frames_in(spec, params.frame_stack), strict=True):
-        shape, is_used = tuple(leaf.shape), is_encoded(leaf, layers)
-        if not is_image(leaf):
-            if leaf.dtype == np.uint8 and len(shape) in (2, 4) and min(shape[-3:][:2]) > max(_CHANNELS) and not is_own:
-                findings.note(
-                    ENVIRONMENT,
-                    f"{leaf.name} {shape} is flattened, images are [height, width, channels]: give them one axis of "
-                    "channels in env_ctor (AtariPreprocessing: grayscale_newaxis=True), and stack them by frame_stack",
-                )
-            continue
-        needs_axes = frames > 1 or params.image_augmentation_pixels or (layers and not is_own)
-        if needs_axes and not is_used and shape[0] in _CHANNELS and min(shape[1:]) > max(_CHANNELS):
-            findings.error(
-                ENVIRONMENT,
-                f"images are [height, width, channels], and {leaf.name} {shape} has its channels first: transpose it "
-                "in env_ctor, observation and space, as by np.transpose(image, (1, 2, 0))",
-            )
-        elif not is_own:
-            findings.fact(ENVIRONMENT, f"{leaf.name} is {'encoded' if is_used else 'flattened'}")
-
-
-def _specs(env: TrainingEnvironment) -> dict[str, Any]:
-    return {"observations": env.observation_spec(), "actions": env.environment_action_spec}
-
-
-def check_same_specs(collect: Mapping[str, Any], others: Mapping[str, Any], name: str) -> list[str]:
-    """What of the specs of two environments differs; `name` is the second one's."""
-
-    def are_same(ours: Any, theirs: Any) -> bool:
-        with contextlib.suppress(ValueError):  # Of bounds with other shapes.
-            return bool(tree.flatten_with_path(ours) == tree.flatten_with_path(theirs))
-        return False
-
-    return [
-        f"the {part} of {_COLLECT} and of {name} differ: {in_words(ours)} and {in_words(others[part])}: "
-        "build both with the same spaces"
-        for part, ours in collect.items()
-        if not are_same(ours, others[part])
-    ]
-
-
-# Goals (`hindsight_share`).
-
-
-def _goal_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterator[str]:
-    """What is wrong with the goals; nothing where no sample gets another one."""
-    if params.sample_form_ctor().hindsight is None:
-        return
-    spec, keys, remedy = env.observation_spec(), (OBSERVATION, ACHIEVED, DESIRED), "or do without hindsight_share"
-    if env.device is not None:
-        yield (
-            "hindsight does not work with an environment that acts in real time, the replay server needs another one "
-            "to compute rewards: do without hindsight_share"
-        )
-        return
-    parts = spec if isinstance(spec, Mapping) else {}
-    kinds = {(getattr(parts.get(key), "shape", None), getattr(parts.get(key), "dtype", None)) for key in keys[1:]}
-    if not parts.keys() >= set(keys) or len(kinds) > 1 or (None, None) in kinds:
-        yield (
-            f"hindsight needs observations that are a dictionary with the keys {', '.join(keys)}, as "
-            f"Gymnasium-Robotics has them, both goals arrays of one shape and dtype, found {in_words(spec)}: build "
-            f"such a dictionary in env_ctor, {remedy}"
-        )
-        return
-    frames = dict(zip(leaf_names(spec), frames_in(spec, params.frame_stack), strict=True))
-    if stacked := [key for key in (ACHIEVED, DESIRED) if frames[key] > 1]:
-        yield (
-            f"TrainParams.frame_stack={shown(params.frame_stack)} stacks {' and '.join(stacked)}, and a stack of goals "
-            f'has no single one that could be replaced: stack other parts, as in {{"{OBSERVATION}": 4}}, {remedy}'
-        )
-    elif not env.goal_functions.has_reward:
-        yield (
-            f"hindsight needs rewards as a function of goals, and the environment has no {REWARD}(achieved_goal, "
-            f"desired_goal, info): give it, or a wrapper of it, this method, for arrays of goals [N, ...], {remedy}"
-        )
-
-
-def check_goal_functions(
-    params: TrainParamsBase, env: TrainingEnvironment, steps: Sequence[ts.TimeStep], findings: Findings
-) -> None:
-    """Compares the functions of goals with an episode's steps, and calls of many goals with calls of one.
-
-    Raises:
-      UserError: Rewards differ from those of the steps, or a function fails.
-    """
-    if params.sample_form_ctor().hindsight is None or len(steps) < 2:
-        return
-    functions = env.goal_functions
-    achieved, desired = (np.stack([step.observation[key] for step in steps]) for key in (ACHIEVED, DESIRED))
-    achieved, desired, desired_before = achieved[1:], desired[1:], desired[:-1]
-    rewards = functions.rewards(achieved, desired)
-    recorded = np.array([step.reward for step in steps[1:]], np.float32)
-    # A goal that was reached may be replaced by the next one in the same step.
-    is_same = _close(rewards, recorded) | _close(functions.rewards(achieved, desired_before), recorded)
-    if not is_same.all():
-        step = int(np.argmin(is_same))
-        raise UserError(
-            f"step {step + 1} gave the reward {recorded[step]:g}, and {REWARD} of its goals, with info {{}}, "
-            f"{rewards[step]:g}: let step() return what {REWARD} does, minibatches have both kinds; a wrapper that "
-            f"changes rewards must change both. {gym_driver.WITHOUT_INFO}"
-        )
-    calls: dict[str, Callable[..., Any]] = {REWARD: functions.rewards}
-    calls |= {TERMINATED: functions.terminated} if functions.has_terminated else {}
-    left, right = np.concatenate([achieved, achieved]), np.concatenate([desired, achieved])  # Reached ones, too.
-    for name, function in calls.items():
-        alone = [function(left[k : k + 1], right[k : k + 1]) for k in range(len(left))]
-        if not _close(function(left, right), np.concatenate(alone)).all():
-            findings.error(
-                ENVIRONMENT,
-                f"{name} of {len(left)} goals at once gives other values than for the same goals alone: compute it "
-                "along the last axis, such as np.linalg.norm(achieved_goal - desired_goal, axis=-1)",
-            )
-    ends = f"{TERMINATED} says where they end" if functions.has_terminated else "terminations stay as recorded"
-    findings.fact(ENVIRONMENT, f"rewards of other goals by {REWARD}, {ends}")
-
-
-def _close(values: Any, expected: Any) -> np.ndarray:
-    return np.isclose(values, expected, _RTOL, _ATOL)
-
-
-_FINDINGS = (
-    _action_findings,
-    _mask_findings,
-    _frame_stack_findings,
-    actor_findings,
-    horizon_time_findings,
-    _goal_findings,
-)

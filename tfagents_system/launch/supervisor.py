@@ -398,7 +398,7 @@ class Supervisor:
             return EXIT_DONE
         if not had_work or all(role.exit_code in (EXIT_RESUMABLE, EXIT_DONE) for role in savers):
             return EXIT_RESUMABLE
-        self.message += ", not everything was saved: the same command goes on from the last checkpoint"
+        self.message += ", not everything was saved"
         return EXIT_FAILED
 
     def end_roles(self) -> None:

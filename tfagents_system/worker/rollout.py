@@ -23,7 +23,14 @@ from tf_agents.trajectories import time_step as ts
 from tfagents_system.checks.schedules import initial_value
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.gym_driver import LOG_PREFIX, SUCCESS_KEYS, one_number
-from tfagents_system.envs.training_environment import Infos, StepColumns, StepNews, TrainingEnvironment, lanes_of
+from tfagents_system.envs.training_environment import (
+    MAX_FLOAT32,
+    Infos,
+    StepColumns,
+    StepNews,
+    TrainingEnvironment,
+    lanes_of,
+)
 from tfagents_system.errors import shown
 from tfagents_system.policies.worker_policy import LaneSteps
 from tfagents_system.train_params_base import TrainParamsBase
@@ -34,7 +41,6 @@ from tfagents_system.worker.recording import EpisodeRecord, Observer
 
 _NO_NEWS = StepNews()
 _FIRST, _MID, _LAST = np.int32(ts.StepType.FIRST), np.int32(ts.StepType.MID), np.int32(ts.StepType.LAST)
-_LARGEST = float(np.finfo(np.float32).max)
 _ROOMY_BYTES = 64 * 2**20
 _MOST_LOGS = 1000  # Of a report.
 _left_out = set[str]()  # Keys of infos, by this process: logs are made anew for each iteration.
@@ -96,14 +102,14 @@ class EpisodeLogs:
 
     def _add_of_lane(self, key: str, value: Any, lane: int) -> None:
         number = one_number(value)
-        if number is not None and abs(number) <= _LARGEST:
+        if number is not None and abs(number) <= MAX_FLOAT32:
             if key in SUCCESS_KEYS:
                 self._success[lane] = bool(number)
             else:
                 self._sums[key][:, lane] += number, 1.0
         elif key not in _left_out:
             _left_out.add(key)
-            logging.warning("info[%r] is %s, no number up to %g: left out of metrics", key, shown(value), _LARGEST)
+            logging.warning("info[%r] is %s, no number up to %g: left out of metrics", key, shown(value), MAX_FLOAT32)
 
     def _add_of_lanes(self, key: str, values: np.ndarray, masks: Iterable[Any]) -> None:
         is_meant = np.ones(self._return.shape, bool)
@@ -112,7 +118,7 @@ class EpisodeLogs:
                 is_meant &= np.asarray(mask, bool)
         if values.shape[:1] != is_meant.shape:  # One for all lanes.
             values = np.broadcast_to(values, (*is_meant.shape, *values.shape))
-        if values.ndim > 1 or values.dtype.kind not in "iufb" or not (np.abs(values[is_meant]) <= _LARGEST).all():
+        if values.ndim > 1 or values.dtype.kind not in "iufb" or not (np.abs(values[is_meant]) <= MAX_FLOAT32).all():
             for lane in np.flatnonzero(is_meant).tolist():
                 self._add_of_lane(key, values[lane], lane)
         elif key in SUCCESS_KEYS:
@@ -705,7 +711,7 @@ class SegmentBuilder:
 
 
 def _as_float32(returns: np.ndarray) -> np.ndarray:
-    return np.clip(returns, -_LARGEST, _LARGEST).astype(np.float32)
+    return np.clip(returns, -MAX_FLOAT32, MAX_FLOAT32).astype(np.float32)
 
 
 def segment_builder(
