@@ -535,7 +535,10 @@ class Supervisor:
             if TRAINER in self.roles and not has_trained:
                 saved = "nothing had been trained yet, the same command begins the run"
             return [*lines, f"{self._name}: {self.message}; {saved}"]
-        remedy = ": correct that, and the same command goes on" if self._is_ours else ""
+        remedy = "the same command goes on from the last checkpoint"
+        if not self.stop.is_set():
+            remedy = "correct that, and the same command goes on"
+        remedy = f": {remedy}" if self._is_ours else ""
         return [*lines, f"{self._name} failed: {self.message} (logs in {self.paths.logs}){remedy}"]
 
 
