@@ -1,11 +1,20 @@
 """The layers of the default networks against plain NumPy."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from tests.support.agent_for_tests import Params
-from tfagents_system.agents.layers import BatchRenormalization, Dropout, dropout_noise
+from tfagents_system.agents.layers import (
+    BatchNormalization,
+    BatchRenormalization,
+    Dropout,
+    RmsNormalization,
+    dropout_noise,
+    flash_layers,
+    xqc_layers,
+)
 from tfagents_system.agents.networks import build_critic
 
 ACTION = tensor_spec.BoundedTensorSpec((2,), tf.float32, -1.0, 1.0, "action")
@@ -64,9 +73,75 @@ def test_moving_statistics_keep_99_percent_in_a_step_and_only_in_training():
         assert int(layer.steps) == 1
 
 
-def test_gradients_flow_through_the_batchs_statistics_but_not_through_the_corrections():
+@pytest.mark.parametrize(("epsilon", "unbiased", "moved"), [(1e-3, False, 1.0), (1e-5, True, 4.0 / 3.0)])
+def test_batch_normalisation_takes_the_batchs_statistics_in_training_and_else_the_moving_ones(epsilon, unbiased, moved):
+    layer = BatchNormalization(epsilon, momentum=0.9, unbiased=unbiased)
+    layer.build(tf.TensorShape([None, 2]))
+    layer.gamma.assign([2.0, 0.5])
+    layer.beta.assign([0.1, -0.3])
+    values = np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32) * np.array([0.01, 3.0], np.float32)
+    mean, variance = values.mean(0), values.var(0)
+    expected = [2.0, 0.5] * (values - mean) / np.sqrt(variance + epsilon) + [0.1, -0.3]
+    np.testing.assert_allclose(layer(values, training=True), expected, rtol=1e-4)
+    mean, variance = 0.1 * mean, 0.9 + 0.1 * moved * variance
+    np.testing.assert_allclose(layer.moving_mean, mean, rtol=1e-5)
+    np.testing.assert_allclose(layer.moving_variance, variance, rtol=1e-6)
+    for _ in range(2):  # The first call leaves the statistics alone.
+        expected = [2.0, 0.5] * (values - mean) / np.sqrt(variance + epsilon) + [0.1, -0.3]
+        np.testing.assert_allclose(layer(values), expected, rtol=1e-4)
+
+
+def test_rms_normalisation_divides_by_the_root_mean_square_of_a_row():
+    layer = RmsNormalization(epsilon=0.5)
+    layer.build(tf.TensorShape([None, 2]))
+    layer.gamma.assign([2.0, -1.0])
+    np.testing.assert_allclose(layer(np.array([[3.0, 4.0]], np.float32)), [[6.0 / 13.0**0.5, -4.0 / 13.0**0.5]], 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("layers", "inputs", "count"),
+    [(xqc_layers([256] * 4), 17, 203_042), (xqc_layers([512] * 4), 23, 802_350), (flash_layers([128] * 2), 17, 267_042)]
+    + [(flash_layers([256] * 2), 23, 1_059_886)],
+)
+def test_networks_of_the_papers_have_as_many_weights_as_their_code(layers, inputs, count):
+    """HalfCheetah: with heads XQC 206,126 + 2 x 854,163, FlashSAC 268,590 + 2 x 1,085,843."""
+    network = tf.keras.Sequential([tf.keras.layers.InputLayer((inputs,)), *layers])
+    assert sum(variable.shape.num_elements() for variable in network.trainable_variables) == count
+    kernels = [variable.numpy() for variable in network.variables if "kernel" in variable.name]
+    for kernel in kernels:  # Orthogonal columns, or rows where these are fewer.
+        narrow = kernel if kernel.shape[0] >= kernel.shape[1] else kernel.T
+        np.testing.assert_allclose(narrow.T @ narrow, np.eye(narrow.shape[1]), atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_flash_layers_are_an_embedding_and_residual_blocks_of_normalised_layers_and_a_last_norm(training):
+    layers = flash_layers((4, 4))
+    network = tf.keras.Sequential([tf.keras.layers.InputLayer((3,)), *layers])
+    scrambled(network.variables)
+    first, embedding, *blocks, last = layers
+    rng = np.random.default_rng(1)
+
+    def norm(values, layer):
+        mean, variance = layer.moving_mean.numpy(), layer.moving_variance.numpy()
+        mean, variance = (values.mean(0), values.var(0)) if training else (mean, variance)
+        return layer.gamma.numpy() * (values - mean) / np.sqrt(variance + 1e-5) + layer.beta.numpy()
+
+    values = rng.standard_normal((6, 3)).astype(np.float32)
+    stream = norm(values, first) @ embedding.kernel.numpy()
+    for block in blocks:
+        dense, norm_1, _, project, norm_2, _ = block.layers
+        assert dense.kernel.shape == (4, 16) and not dense.use_bias and not project.use_bias
+        hidden = np.maximum(norm(stream @ dense.kernel.numpy(), norm_1), 0.0)
+        stream = stream + np.maximum(norm(hidden @ project.kernel.numpy(), norm_2), 0.0)
+    expected = last.gamma.numpy() * stream / np.sqrt((stream**2).mean(-1, keepdims=True) + 1e-6)
+    found = network(values, training=training)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [BatchNormalization, BatchRenormalization])
+def test_gradients_flow_through_the_batchs_statistics_but_not_through_the_corrections(kind):
     """With r and d as constants: adding a constant to a whole feature changes nothing, so its gradients sum to 0."""
-    layer = renormalization(warmup_steps=0)
+    layer = renormalization(warmup_steps=0) if kind is BatchRenormalization else kind()
     weights = tf.constant([[1.0, 2.0], [-3.0, 0.5], [2.0, 2.0], [0.7, -1.0]])
     with tf.GradientTape() as tape:
         inputs = tf.constant(BATCH)
