@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
@@ -139,6 +140,7 @@ RACE_END_STEPS = 40  # Of a mini-race: errors there say little, and change no pr
 
 _WITHOUT_ACTOR = ("dqn", "iqn")
 _OF_VALUES = ("dqn", "iqn", "sac_discrete")
+_CATEGORICAL = ("xqc", "flash_sac")
 _OF_ACTORS = Unless("algorithm", _WITHOUT_ACTOR)
 _WITH_PRIOR = Unless("prior_data", None)
 _WITH_HINDSIGHT = Unless("hindsight_share", None)
@@ -156,6 +158,9 @@ def _one_for_each_env_step(params: Hyperparameters) -> int:
     return max(1, round(params.updates_per_env_step or 1))
 
 
+_ACTOR_PERIODS = ByAlgorithm(1, redq=_one_for_each_env_step, droq=_one_for_each_env_step, crossq=3, xqc=3, flash_sac=2)
+
+
 def _over_the_run(words: str, *points: tuple[float, float]) -> Callable[[Hyperparameters], dict[str, Any]]:
     """A schedule through points of a share of the run's length and a value, for the page of parameters in words."""
 
@@ -169,7 +174,32 @@ def _over_the_run(words: str, *points: tuple[float, float]) -> Callable[[Hyperpa
 
 
 _FALLING_RATE = _over_the_run("From 1e-3 to 1e-4 over the run.", (0, 1e-3), (1, 1e-4))
+_FALLING_TO_A_TENTH = _over_the_run("From 3e-4 to 3e-5 over the run.", (0, 3e-4), (1, 3e-5))
+_FALLING_TO_HALF = _over_the_run(
+    "From 3e-4 to 1.5e-4 over the run, along a cosine.",
+    *((share, round(2.25e-4 + 0.75e-4 * math.cos(math.pi * share), 7)) for share in (0, 0.25, 0.5, 0.75, 1)),
+)
 _FALLING_EPSILON = _over_the_run("From 1 to 0.04 over the first 16 % of the run.", (0, 1.0), (0.16, 0.04))
+
+
+def _by_horizon(params: Hyperparameters) -> float:
+    """1 - 5 / `horizon`, within 0.95 and 0.995."""
+    return min(max(1.0 - 5.0 / params.horizon, 0.95), 0.995)  # type: ignore[attr-defined]
+
+
+def _sized(for_cpus: Any, of_paper: Any) -> Callable[[Hyperparameters], Any]:
+    """Values by `preset`."""
+
+    def value(params: Hyperparameters) -> Any:
+        return of_paper if params.preset == "paper" else for_cpus
+
+    value.__doc__ = f"{for_cpus}, as of the paper {of_paper}."
+    return value
+
+
+def _with_categories(params: Hyperparameters) -> bool:
+    """True with categorical critics."""
+    return params.algorithm in _CATEGORICAL or params.critic_head == "categorical"
 
 
 class Hyperparameters:
@@ -178,15 +208,20 @@ class Hyperparameters:
     "In total" and "per worker" say how a count is shared: 10 episodes in total with 4 workers are 3, 3, 2 and 2.
     """
 
-    algorithm: Literal["sac", "redq", "droq", "tqc", "crossq", "dqn", "iqn", "sac_discrete"] = "sac"
+    algorithm: Literal["sac", "redq", "droq", "tqc", "crossq", "xqc", "flash_sac", "dqn", "iqn", "sac_discrete"] = "sac"
     """See docs/reference/algorithms.md. An attribute that is None takes the value of its paper."""
+    preset: Annotated[Literal["cpu", "paper"], When("algorithm", (*_CATEGORICAL, "iqn"))] = "cpu"
+    """Sizes of networks and minibatches, and updates for each step, where params say nothing of these: `cpu` for two
+    cores, `paper` as published."""
 
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
-    discount: Annotated[SchedulableFraction, "per environment step", MayChange] = 0.99
+    discount: Annotated[SchedulableFraction, "per environment step", DefaultOf(xqc=_by_horizon), MayChange] = 0.99
     """Discount factor gamma of later rewards. A schedule works with `dqn`, `iqn` and `sac_discrete`."""
-    learning_rate: Annotated[SchedulablePositive, DefaultOf(**dict.fromkeys(_OF_VALUES, _FALLING_RATE)), MayChange] = (
-        3e-4
-    )
+    learning_rate: Annotated[
+        SchedulablePositive,
+        DefaultOf(xqc=_FALLING_TO_A_TENTH, flash_sac=_FALLING_TO_HALF, **dict.fromkeys(_OF_VALUES, _FALLING_RATE)),
+        MayChange,
+    ] = 3e-4
     """Learning rate of critics, actor and log(alpha)."""
     critic_learning_rate: Annotated[SchedulablePositive | None, ByAlgorithm(_learning_rate), MayChange] = None
     """Learning rate of the critics."""
@@ -201,7 +236,7 @@ class Hyperparameters:
     target_update_tau: Annotated[
         float,
         number_above(0, at_most=1),
-        DefaultOf(iqn=1.0, sac_discrete=0.02),
+        DefaultOf(iqn=1.0, sac_discrete=0.02, flash_sac=0.01),
         Unless("algorithm", "crossq"),
         MayChange,
     ] = 0.005
@@ -215,13 +250,23 @@ class Hyperparameters:
     learn_entropy_coef: Annotated[bool, _OF_ACTORS] = True
     """True: alpha, the entropy coefficient, is tuned. False: it stays exp(sac_log_alpha), also after a resume."""
     sac_log_alpha: Annotated[
-        float, number_where("a number of at most 50", lambda value: value <= 50), _OF_ACTORS, MayChange
+        float,
+        number_where("a number of at most 50", lambda value: value <= 50),
+        DefaultOf(**dict.fromkeys(_CATEGORICAL, -4.605)),
+        _OF_ACTORS,
+        MayChange,
     ] = 0.0
     """log(alpha) before the first update; of a run that has begun it changes where `learn_entropy_coef` is False."""
     target_entropy: Annotated[Number | None, "nats", When("learn_entropy_coef"), _OF_ACTORS] = None
-    """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action), and of n discrete
-    actions 0.3 log(n); with a mask n of each state are the legal ones."""
-    batch_size: Annotated[Count, "samples", DefaultOf(**dict.fromkeys(_OF_VALUES, 64)), MayChange] = 256
+    """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action), with `xqc` and
+    `flash_sac` about half of that, and of n discrete actions 0.3 log(n); with a mask n of each state are the legal
+    ones."""
+    batch_size: Annotated[
+        Count,
+        "samples",
+        DefaultOf(dqn=64, iqn=_sized(64, 512), sac_discrete=64, flash_sac=_sized(256, 512)),
+        MayChange,
+    ] = 256
     """Size of a minibatch, in transitions, or in sequences where `recurrent`."""
     matmul_precision: Annotated[
         Literal["float32", "bfloat16", "auto"], NotDeterministic("a measurement decides whether it is used")
@@ -235,10 +280,25 @@ class Hyperparameters:
     """N, the critics of the ensemble."""
     num_target_critics: Annotated[Count | None, ByAlgorithm(redq=2, droq=2)] = None
     """M: the minimum is over M of the N critics, drawn anew in each update."""
-    actor_update_period: Annotated[
-        Count | None, "updates", ByAlgorithm(1, redq=_one_for_each_env_step, droq=_one_for_each_env_step, crossq=3)
-    ] = None
+    actor_update_period: Annotated[Count | None, "updates", _ACTOR_PERIODS] = None
     """Actor and alpha step in every so many updates, the critics in each."""
+    critic_head: Annotated[
+        Literal["scalar", "categorical"] | None, ByAlgorithm("scalar", xqc="categorical", flash_sac="categorical")
+    ] = None
+    """What critics return, with `sac`, `redq`, `droq` and `crossq`. `scalar`: a value. `categorical`: a distribution
+    over fixed values (C51, Bellemare et al., arXiv 1707.06887); its target is the distribution of the critic with the
+    lower mean, its loss the cross-entropy, and rewards are scaled (`normalize_rewards`)."""
+    categorical: Annotated[
+        Mapping[str, Any],
+        options(
+            num_atoms=Option(101, integer_from(2), "Values that the distribution is over."),
+            value_range=Option(
+                (-5.0, 5.0), rules.RANGE, "The lowest and the highest of them, in deviations of the return."
+            ),
+        ),
+        When("critic_head", "categorical"),
+    ] = {}
+    """Categories of critics. What targets have beyond `value_range` is clipped: `clipped_mass` is its share."""
     tqc: Annotated[
         Mapping[str, Any],
         options(
@@ -260,7 +320,9 @@ class Hyperparameters:
     1509.06461). False: the target does both."""
     dueling: Annotated[bool | None, When("algorithm", _WITHOUT_ACTOR), ByAlgorithm(False, iqn=True)] = None
     """Heads for V(s) and A(s, a) with Q = V + A - mean_a A (Wang et al., arXiv 1511.06581)."""
-    value_head_units: Annotated[Count, DefaultOf(iqn=64), When("algorithm", _WITHOUT_ACTOR), When("dueling")] = 512
+    value_head_units: Annotated[
+        Count, DefaultOf(iqn=_sized(64, 512)), When("algorithm", _WITHOUT_ACTOR), When("dueling")
+    ] = 512
     """Units of the hidden layer in each of the two heads."""
     exploration_epsilon: Annotated[
         SchedulableFraction,
@@ -291,9 +353,21 @@ class Hyperparameters:
     """Quantiles of IQN."""
 
     # Networks.
-    actor_fc_layer_params: Annotated[Layers, DefaultOf(sac_discrete=(128, 128)), _OF_ACTORS] = (256, 256)
+    actor_fc_layer_params: Annotated[
+        Layers,
+        DefaultOf(sac_discrete=(128, 128), xqc=_sized((256, 256), (256,) * 4), flash_sac=_sized((64, 64), (128, 128))),
+        _OF_ACTORS,
+    ] = (256, 256)
     """Units of the actor's hidden layers (behind the LSTM where `recurrent`)."""
-    critic_joint_fc_layer_params: Annotated[Layers, DefaultOf(iqn=(128, 128), sac_discrete=(128, 128))] = (256, 256)
+    critic_joint_fc_layer_params: Annotated[
+        Layers,
+        DefaultOf(
+            iqn=_sized((128, 128), (512,)),
+            sac_discrete=(128, 128),
+            xqc=_sized((256, 256), (512,) * 4),
+            flash_sac=_sized((128, 128), (256, 256)),
+        ),
+    ] = (256, 256)
     """Units of each critic's hidden layers, over observation and action together."""
     recurrent: Annotated[
         bool | Mapping[str, Any],
@@ -318,7 +392,7 @@ class Hyperparameters:
     """Turns the observations into one tensor `[B, n]`. Merging layers (Concatenate, Add) get the list of leaves, all
     others the nest as the environment gives it. None concatenates all leaves, flattened; images are encoded before that
     (`image_encoder_layers`). uint8 that is no image, or too small for the encoder, are numbers like all others."""
-    network: Literal["mlp", "simba"] = "mlp"
+    network: Annotated[Literal["mlp", "simba"], Unless("algorithm", _CATEGORICAL)] = "mlp"
     """`mlp`: plain layers. `simba`: normalised observations and residual blocks (Lee et al., arXiv 2410.09754), whose
     width is the first entry of the layer sizes and whose number is how many entries there are. The paper has
     `actor_fc_layer_params = (128,)` and `critic_joint_fc_layer_params = (512, 512)`."""
@@ -391,9 +465,10 @@ class Hyperparameters:
     strict_observation_bounds: bool = False
     """An observation beyond the finite bounds of its space is a fault of the environment. Otherwise it is kept, and the
     log names it once."""
-    normalize_rewards: bool = False
+    normalize_rewards: Annotated[bool | None, ByAlgorithm(_with_categories)] = None
     """Rewards (with `n_step` > 1: their sums over n steps) are divided by the running standard deviation of the
-    discounted return, and clipped to [-10, 10], before they are learned from. Can't be switched within a run."""
+    discounted return, and clipped to [-10, 10] unless critics are categorical, before they are learned from. Can't be
+    switched within a run."""
 
     # The iteration: collect, push, draw, update, publish.
     num_iter: Annotated[Count, "iterations", MayChange] = 1000
@@ -446,7 +521,7 @@ class Hyperparameters:
 
     # Experience: what is drawn, and how much of it.
     updates_per_env_step: Annotated[
-        Positive | None, "updates per step", DefaultOf(**dict.fromkeys(_WITHOUT_ACTOR, 0.5))
+        Positive | None, "updates per step", DefaultOf(xqc=_sized(1, 2), **dict.fromkeys(_WITHOUT_ACTOR, 0.5))
     ] = None
     """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
     steps after the first random ones, however long episodes are and however many workers there are. With

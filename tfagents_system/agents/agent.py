@@ -22,7 +22,7 @@ from tfagents_system.agents import algorithms
 from tfagents_system.agents.algorithms import CLONING_WEIGHT, PARTS, clones_behaviour, optimizer_settings
 from tfagents_system.agents.encoder import ImageEncoder
 from tfagents_system.agents.minibatch import Measured, Minibatch, Noise
-from tfagents_system.agents.normalization import RewardScale, RunningNormalization
+from tfagents_system.agents.normalization import MAX_NORMALIZED, RewardScale, RunningNormalization
 from tfagents_system.checks.rules import Rule, broken, is_number
 from tfagents_system.checks.schedules import Schedule, initial_value, is_schedule, schedulable
 from tfagents_system.envs.history import policy_time_step_spec
@@ -71,6 +71,7 @@ class Agent(tf_agent.TFAgent):
       encoder: Of images, shared by actor and critics; None: there is none.
       log_alpha: Logarithm of the entropy coefficient, a scalar variable; None: there is none.
       critic_optimizer, actor_optimizer, alpha_optimizer: None where nothing learns.
+      copies_statistics: Whether targets get the batch statistics of the critics.
     """
 
     actor: Any = None
@@ -78,6 +79,7 @@ class Agent(tf_agent.TFAgent):
     log_alpha: tf.Variable | None = None
     actor_optimizer: Optimizer | None = None
     alpha_optimizer: Optimizer | None = None
+    copies_statistics = True
 
     @staticmethod
     def build_acting(params: TrainParamsBase, time_step_spec: Any, action_spec: Any) -> Acting:
@@ -205,7 +207,7 @@ class Agent(tf_agent.TFAgent):
             tf.cond(is_due, self._move_targets, lambda: None)
 
     def _move_targets(self) -> None:
-        """Target <- target + tau * (critic - target); untrained values such as batch statistics are copied."""
+        """Target <- target + tau * (critic - target); untrained values are copied (`copies_statistics`)."""
         tau = self.target_update_tau
         pairs = {
             target.ref(): (target, source)
@@ -213,6 +215,8 @@ class Agent(tf_agent.TFAgent):
             for source, target in zip(critic.variables, target_critic.variables, strict=True)
         }
         for target, source in pairs.values():
+            if not target.trainable and not self.copies_statistics:
+                continue
             if not target.trainable or tau == 1.0:
                 target.assign(source)
             elif tau > 0.0:  # One fused operation.
@@ -270,8 +274,9 @@ def make_agent(
     agent = params.agent_ctor(policy_time_step_spec(params, observation_spec), action_spec, train_step)
     if not isinstance(agent, tf_agent.TFAgent):
         raise UserError(f"agent_ctor must return a TFAgent, found {shown(agent)}")
-    if params.normalize_rewards:
-        agent.reward_scale = RewardScale()  # `BlockUpdate` finds it there, and checkpoints of the agent hold it.
+    if algorithms.value(params, "normalize_rewards"):
+        limit = None if algorithms.has_categories(params) else MAX_NORMALIZED
+        agent.reward_scale = RewardScale(limit)  # `BlockUpdate` finds it there, and checkpoints of the agent hold it.
     return agent
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ class Algorithm:
       takes_bootstrap_factor: The arrays named `discount` have the whole factor of the next value, gamma^m or 0; others
         multiply theirs with gamma once.
       agent: File in this folder and its subclass of Agent.
+      entropy_per_number: Target entropy for each number of an action, in nats.
     """
 
     agent: str
@@ -41,6 +43,7 @@ class Algorithm:
     has_actor: bool = True
     actions: ActionKind = "continuous"
     takes_bootstrap_factor: bool = False
+    entropy_per_number: float = -1.0
 
 
 _NO_MEMORY = "its networks have no LSTM"
@@ -50,7 +53,7 @@ def _of_values(agent: str, why_one_critic: str) -> Algorithm:
     """One network of the values of all actions, without an actor."""
     return Algorithm(
         agent,
-        {name: why_one_critic for name in ("num_critics", "num_target_critics", "actor_update_period")},
+        {name: why_one_critic for name in ("num_critics", "num_target_critics", "actor_update_period", "critic_head")},
         why_not_recurrent=_NO_MEMORY,
         has_actor=False,
         actions="discrete",
@@ -64,28 +67,42 @@ _TWO_CRITICS = {
     "actor_update_period": "its actor is updated each time",
 }
 
+_DEPENDENT = "its batch statistics would be taken over neighbouring, dependent steps, and over states just after zeros"
+
+
+def _with_batch_norm(agent: str, entropy_per_number: float) -> Algorithm:
+    """Categorical critics with batch normalisation, and weights of norm 1."""
+    fixed = {"num_target_critics": "its targets follow the lowest of all critics", "critic_head": "it has categories"}
+    layers = dict.fromkeys(("batch_renormalization", "critic_layer_norm", "critic_dropout"), "its layers are its own")
+    return Algorithm(agent, fixed | layers, why_not_recurrent=_DEPENDENT, entropy_per_number=entropy_per_number)
+
+
 ALGORITHMS: dict[str, Algorithm] = {
     "sac": Algorithm("sac.Sac", _TWO_CRITICS),
     "redq": Algorithm("redq.Redq"),
     "droq": Algorithm("redq.Redq"),
     "tqc": Algorithm(
         "tqc.Tqc",
-        {"num_target_critics": "it pools the quantiles of all critics and drops the largest"},
+        {
+            "num_target_critics": "it pools the quantiles of all critics and drops the largest",
+            "critic_head": "its critics have quantiles",
+        },
         has_quantiles=True,
     ),
     "crossq": Algorithm(
         "crossq.Crossq",
         {"num_target_critics": "its minimum is over all critics"},
-        why_not_recurrent=(
-            "its batch statistics would be taken over neighbouring, dependent steps, and over states just after zeros"
-        ),
+        why_not_recurrent=_DEPENDENT,
         adam_beta_1=0.5,  # The paper's table of hyperparameters.
     ),
+    "xqc": _with_batch_norm("xqc.Xqc", -0.5),
+    # A normal distribution with a deviation of 0.15 of the action's half range.
+    "flash_sac": _with_batch_norm("flash_sac.FlashSac", 0.5 * math.log(2.0 * math.pi * math.e * 0.15**2)),
     "dqn": _of_values("dqn.Dqn", "it has one network of values and no actor"),
     "iqn": _of_values("iqn.Iqn", "it has one network of quantiles and no actor"),
     "sac_discrete": Algorithm(
         "sac_discrete.SacDiscrete",
-        _TWO_CRITICS,
+        _TWO_CRITICS | {"critic_head": "its critics have a value of each action"},
         why_not_recurrent=_NO_MEMORY,
         actions="discrete",
         takes_bootstrap_factor=True,
@@ -103,7 +120,14 @@ def value(params: Any, name: str) -> Any:
 
 def num_critic_outputs(params: Any) -> int:
     """Number of values that a critic returns for an observation and action."""
-    return int(value(params, "tqc")["num_quantiles"]) if ALGORITHMS[params.algorithm].has_quantiles else 1
+    if ALGORITHMS[params.algorithm].has_quantiles:
+        return int(value(params, "tqc")["num_quantiles"])
+    return int(value(params, "categorical")["num_atoms"]) if has_categories(params) else 1
+
+
+def has_categories(params: Any) -> bool:
+    """Whether critics return a distribution over fixed values."""
+    return bool(value(params, "critic_head") == "categorical")
 
 
 def agent_class(params: Any) -> Any:

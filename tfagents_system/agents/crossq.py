@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfagents_system.agents.minibatch import Noise, Steps
-from tfagents_system.agents.sac import Sac, lowest
+from tfagents_system.agents.sac import Sac
 
 
 class Crossq(Sac):
@@ -24,13 +24,18 @@ class Crossq(Sac):
     def evaluate(
         self, steps: Steps, next_steps: Steps, next_actions: Any, noise: Noise, training: bool
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        joined = tf.nest.map_structure(_join, steps.time_steps, next_steps.time_steps)
-        both = Steps(joined, None)
-        actions = tf.nest.map_structure(_join, steps.actions, next_actions)
-        values = [tf.split(self.values(critic, both, actions, training), 2) for critic in self.critics]
+        both = joined(steps, next_steps, next_actions)
+        values = [tf.split(self.values(critic, both, both.actions, training), 2) for critic in self.critics]
         predictions, next_values = zip(*values, strict=True)
-        return list(predictions), lowest(next_values)  # `_td_targets` stops the gradient.
+        return list(predictions), self.lowest(next_values)  # `_td_targets` stops the gradient.
 
 
-def _join(steps: tf.Tensor, next_steps: tf.Tensor) -> tf.Tensor:
-    return tf.concat([steps, next_steps], axis=0)
+def joined(steps: Steps, next_steps: Steps, next_actions: Any = None) -> Steps:
+    """Steps and next steps as one batch `[2 B, ...]`, with their actions if those of the next steps are known."""
+
+    def join(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+        return tf.concat([first, second], axis=0)
+
+    time_steps = tf.nest.map_structure(join, steps.time_steps, next_steps.time_steps)
+    actions = None if next_actions is None else tf.nest.map_structure(join, steps.actions, next_actions)
+    return Steps(time_steps, actions)

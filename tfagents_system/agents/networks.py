@@ -40,8 +40,10 @@ from tfagents_system.agents.layers import (
     Dropout,
     Layers,
     as_vector,
+    flash_layers,
     layer_norm,
     simba_layers,
+    xqc_layers,
 )
 from tfagents_system.agents.minibatch import UnsupportedActorError, mean_and_std
 from tfagents_system.agents.normalization import ObservationNormalization, set_sources
@@ -54,6 +56,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 Activation = Callable[[tf.Tensor], tf.Tensor]
 LEAKY_SLOPE = 0.01
 SIMBA = "simba"
+_LAYERS_OF_ALGORITHMS = {"xqc": xqc_layers, "flash_sac": flash_layers}
 _FAN_IN = {"scale": 1.0 / 3.0, "mode": "fan_in", "distribution": "uniform"}
 _HE = {"scale": 2.0, "mode": "fan_in", "distribution": "truncated_normal"}
 EPSILON, BOLTZMANN = "exploration_epsilon", "boltzmann_epsilon"
@@ -137,8 +140,10 @@ def _hidden_layers(
 ) -> Layers:
     """Dense, dropout, layer normalisation, activation: the order of DroQ (arXiv 2110.02034, figure 1); or SimBa's.
 
-    Batch renormalisation is in front of the first one, and behind each activation.
+    Batch renormalisation is in front of the first one, and behind each activation. XQC and FlashSAC have their own.
     """
+    if params.algorithm in _LAYERS_OF_ALGORITHMS:
+        return _LAYERS_OF_ALGORITHMS[params.algorithm](units)
     if params.network == SIMBA:
         return simba_layers(units)
     renormalization = algorithms.value(params, "batch_renormalization")

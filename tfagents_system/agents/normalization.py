@@ -143,16 +143,20 @@ def merge_moments(moments: Moments, values: tf.Tensor, weight: tf.Tensor | None 
 
 
 class RewardScale(tf.Module):
-    """Divides rewards by the standard deviation of the discounted return, and clips them to [-10, 10].
+    """Divides rewards by the standard deviation of the discounted return, and clips them.
 
     The return of a step sums its episode's rewards so far, R_t = gamma R_(t-1) + r_t, as in VecNormalize of
     Stable-Baselines3 and NormalizeReward of Gymnasium. So returns, and with them Q-values, vary by about 1 however
     rare rewards are. The mean is not subtracted: that would reward long episodes or punish them. While all returns
     are equal, rewards are only clipped.
+
+    Args:
+      limit: Largest size of a divided reward; None: any, for categorical critics, whose atoms have bounds of their own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float | None = MAX_NORMALIZED) -> None:
         super().__init__(name="reward_scale")
+        self._limit = limit
         self.count = tf.Variable(0.0, trainable=False, name="count")
         self.mean = tf.Variable(0.0, trainable=False, name="mean")
         self.variance = tf.Variable(0.0, trainable=False, name="variance")
@@ -168,4 +172,5 @@ class RewardScale(tf.Module):
 
     def __call__(self, rewards: tf.Tensor) -> tf.Tensor:
         """Rewards, or with n_step > 1 their sums over n steps, divided and clipped."""
-        return tf.clip_by_value(rewards / self.divisor, -MAX_NORMALIZED, MAX_NORMALIZED)
+        scaled = rewards / self.divisor
+        return scaled if self._limit is None else tf.clip_by_value(scaled, -self._limit, self._limit)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfagents_system.agents import algorithms
 from tfagents_system.agents.minibatch import Noise, Steps
-from tfagents_system.agents.sac import SUBSET, Sac, lowest, mean
+from tfagents_system.agents.sac import SUBSET, Sac, mean
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -36,14 +36,15 @@ class Redq(Sac):
     def next_values(self, next_steps: Steps, next_actions: Any, noise: Noise) -> tf.Tensor:
         if self.num_target_critics == len(self.targets):
             return super().next_values(next_steps, next_actions, noise)
-        is_drawn, reward = self.drawn(noise), next_steps.time_steps.reward
-        infinite = tf.fill(tf.shape(reward), math.inf)
+        is_drawn, infinite = self.drawn(noise), tf.fill(tf.shape(next_steps.time_steps.reward), math.inf)
+        if self.categories is not None:  # All of the probability at the highest atom.
+            infinite = tf.where(self.categories.atoms == self.categories.atoms[-1], 0.0, -infinite[..., None])
         values = [
             # A target that is not drawn costs nothing.
             tf.cond(is_drawn[i], lambda target=target: self.values(target, next_steps, next_actions), lambda: infinite)
             for i, target in enumerate(self.targets)
         ]
-        return lowest(values)
+        return self.lowest(values)
 
     def actor_value(self, values: list[tf.Tensor]) -> tf.Tensor:
         return mean(values)

@@ -18,6 +18,7 @@ from tfagents_system.agents import algorithms
 from tfagents_system.agents.agent import Agent
 from tfagents_system.agents.algorithms import CLONING_WEIGHT, clones_behaviour
 from tfagents_system.agents.behaviour_cloning import BehaviourCloning
+from tfagents_system.agents.categorical import Categories
 from tfagents_system.agents.encoder import ObservationPipeline, make_encoder
 from tfagents_system.agents.minibatch import (
     TD_ERRORS,
@@ -38,6 +39,7 @@ from tfagents_system.agents.networks import build_acting, build_critics
 from tfagents_system.checks.schedules import initial_value
 from tfagents_system.train_params_base import TrainParamsBase
 
+CLIPPED_MASS = "clipped_mass"  # In Measured: the share of the targets' probability beyond `value_range`.
 NEXT_ACTIONS, ACTIONS, SUBSET, _SHIFTS, _NEXT_SHIFTS = 0, 1, 3, 4, 5  # Purposes of random numbers.
 
 
@@ -47,6 +49,7 @@ class Sac(Agent):
     build_acting = staticmethod(build_acting)
     has_targets = True
     critic_loss_weight = 0.5
+    actor_steps_first = False
 
     def __init__(self, params: TrainParamsBase, time_step_spec: Any, action_spec: Any, train_step: tf.Variable) -> None:
         acting, observation_spec = self.build_acting(params, time_step_spec, action_spec), time_step_spec.observation
@@ -71,6 +74,7 @@ class Sac(Agent):
         self.target_entropy = target_entropy(params, action_spec)
         self.actor_update_period: int = algorithms.value(params, "actor_update_period")
         self._cloning = BehaviourCloning(params) if clones_behaviour(params) else None
+        self.categories = Categories.of(params)
 
     @property
     def scheduled(self) -> dict[str, tf.Variable]:
@@ -80,23 +84,24 @@ class Sac(Agent):
         """Samples actions, steps critics, actor and alpha, and moves the targets.
 
         Returns:
-          `critic_loss` and `q_mean`; if the actor is updated also `actor_loss`, and `alpha_loss` if alpha is learned;
-          `TD_ERRORS` with importance weights.
+          What `critic_loss` measures; if the actor is updated also `actor_loss`, and `alpha_loss` if alpha is learned.
         """
         next_noise, actor_noise = noise.of(NEXT_ACTIONS), noise.of(ACTIONS)
         # The critics' tape alone records the encoder, which learns from their loss.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([*self.critic_variables, *self._encoder_variables])
             steps, next_steps = self.split(minibatch, noise)
-        if self.actor_update_period == 1:
+        if self.actor_update_period == 1 and not self.actor_steps_first:
             # The actor does not depend on the critics' step: its first half can run in parallel. Only batch statistics
             # depend on the order: here the actor's change before the next actions are drawn, below after that.
-            begun = self._begin_actor(steps, actor_noise)
+            begun = self._begin_actor(steps, next_steps, actor_noise)
             measured = self._step_critics(steps, next_steps, next_noise, noise, tape)
             measured |= all_measured(self._finish_actor(steps, *begun))
         else:
-            measured = self._step_critics(steps, next_steps, next_noise, noise, tape)
-            measured |= self._step_actor_if_due(steps, actor_noise)
+            actor = functools.partial(self._step_actor_if_due, steps, next_steps, actor_noise)
+            critics = functools.partial(self._step_critics, steps, next_steps, next_noise, noise, tape)
+            first, second = (actor, critics) if self.actor_steps_first else (critics, actor)
+            measured = first() | second()
         self.train_step_counter.assign_add(1)
         self.move_targets()
         return measured
@@ -104,9 +109,10 @@ class Sac(Agent):
     def losses(self, minibatch: Minibatch, noise: Noise) -> dict[str, tf.Tensor]:
         next_noise, actor_noise = noise.of(NEXT_ACTIONS), noise.of(ACTIONS)
         steps, next_steps = self.split(minibatch)
-        critic_loss, q_mean, _ = self.critic_loss(steps, next_steps, next_noise, noise, training=False)
+        losses = self.critic_loss(steps, next_steps, next_noise, noise, training=False)
+        losses.pop(TD_ERRORS, None)
         actions, log_pi = self.sample(steps, actor_noise, training=False)
-        losses = {"critic_loss": critic_loss, "q_mean": q_mean, "actor_loss": self.actor_loss(steps, actions, log_pi)}
+        losses["actor_loss"] = self.actor_loss(steps, actions, log_pi)
         return losses | ({} if self.alpha_optimizer is None else {"alpha_loss": self.alpha_loss(steps, log_pi)[0]})
 
     # Targets: y = r + gamma * (min_i Q_target_i(s', a') - alpha * log pi(a'|s')), equations 5 and 6.
@@ -114,68 +120,106 @@ class Sac(Agent):
     def evaluate(
         self, steps: Steps, next_steps: Steps, next_actions: Any, noise: Noise, training: bool
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Each critic's values of (s, a), and the value of (s', a') in the targets."""
+        """Each critic's outputs at (s, a), and the output at (s', a') that the targets are made of."""
         predictions = [self.values(critic, steps, steps.actions, training) for critic in self.critics]
         return predictions, self.next_values(next_steps, next_actions, noise)
 
     def next_values(self, next_steps: Steps, next_actions: Any, noise: Noise) -> tf.Tensor:
-        """Values of (s', a') in the targets, `[B, (T,)]`, or quantiles with one axis more."""
-        return lowest([self.values(target, next_steps, next_actions) for target in self.targets])
+        """Of (s', a') in the targets: values `[B, (T,)]`, or quantiles or logits with one axis more."""
+        return self.lowest([self.values(target, next_steps, next_actions) for target in self.targets])
 
-    def _td_targets(self, next_time_steps: ts.TimeStep, next_values: tf.Tensor, next_log_pi: tf.Tensor) -> tf.Tensor:
+    def lowest(self, outputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The lowest of several critics' outputs, or of categories the whole distribution with the lowest mean."""
+        return lowest(outputs) if self.categories is None else self.categories.lowest(outputs)
+
+    def _td_targets(
+        self, next_time_steps: ts.TimeStep, next_values: tf.Tensor, next_log_pi: tf.Tensor
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """y, and what is measured of it."""
         reward, discount = next_time_steps.reward, self.gamma * next_time_steps.discount
-        if next_values.shape.rank > reward.shape.rank:  # Of each quantile.
+        values = next_values if self.categories is None else tf.zeros_like(next_values) + self.categories.atoms
+        if values.shape.rank > reward.shape.rank:  # Of each quantile or atom.
             reward, discount, next_log_pi = (tensor[..., None] for tensor in (reward, discount, next_log_pi))
-        soft_values = next_values - tf.exp(self.log_alpha) * next_log_pi
-        return tf.stop_gradient(reward + discount * soft_values)
+        td_targets = reward + discount * (values - tf.exp(self.log_alpha) * next_log_pi)
+        if self.categories is None:
+            return tf.stop_gradient(td_targets), {}
+        projected, clipped = self.categories.project(tf.nn.softmax(next_values), td_targets)
+        return tf.stop_gradient(projected), {CLIPPED_MASS: tf.reduce_mean(clipped)}
 
-    # Critics: J = sum_i (Q_i(s, a) - y)^2 / 2, equation 5.
+    # Critics: J = sum_i (Q_i(s, a) - y)^2 / 2, equation 5; with categories sum_i of the cross-entropy.
 
     def td_loss(self, td_targets: tf.Tensor, prediction: tf.Tensor) -> tf.Tensor:
         """Loss of one critic, `[B, (T,)]`; `critic_loss_weight` is its factor."""
+        if self.categories is not None:  # Its gradient is softmax - target.
+            return tf.nn.softmax_cross_entropy_with_logits(td_targets, prediction)
         return tf.math.squared_difference(td_targets, prediction)
+
+    def value_of(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Q-values `[B, (T,)]` of a critic's outputs."""
+        return outputs if self.categories is None else self.categories.mean(tf.nn.softmax(outputs))
+
+    def value_of_targets(self, td_targets: tf.Tensor) -> tf.Tensor:
+        """Values `[B, (T,)]` of y."""
+        return td_targets if self.categories is None else self.categories.mean(td_targets)
 
     def critic_loss(
         self, steps: Steps, next_steps: Steps, next_noise: Drawing, noise: Noise, training: bool
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-        """Loss of all critics, the mean of their values, and with importance weights the TD errors `[B]`."""
+    ) -> dict[str, tf.Tensor]:
+        """`critic_loss` of all critics, `q_mean`, the mean of their values, and what is measured beside these.
+
+        That is `CLIPPED_MASS` with categories, and with importance weights `TD_ERRORS` `[B]`.
+        """
         next_actions, next_log_pi = self.sample(next_steps, next_noise, training=False)
         predictions, next_values = self.evaluate(steps, next_steps, next_actions, noise, training)
-        td_targets = self._td_targets(next_steps.time_steps, next_values, next_log_pi)
+        td_targets, measured = self._td_targets(next_steps.time_steps, next_values, next_log_pi)
         per_example = tf.add_n([self.td_loss(td_targets, prediction) for prediction in predictions])
         regularization = [loss for critic in self.critics for loss in critic.losses]
-        loss = self.critic_loss_weight * batch_mean(per_example, steps.weight, regularization)
-        return loss, *_q_and_errors([tf.stop_gradient(values) for values in predictions], td_targets, steps.weight)
+        measured["critic_loss"] = self.critic_loss_weight * batch_mean(per_example, steps.weight, regularization)
+        values = [self.value_of(tf.stop_gradient(prediction)) for prediction in predictions]
+        if steps.weight is not None and steps.weight.shape.rank == 1:  # Of samples drawn by priority.
+            td_values = self.value_of_targets(td_targets)
+            measured[TD_ERRORS] = mean([tf.abs(td_values - value) for value in values])
+            measured["q_mean"] = weighted_mean(mean(values), steps.weight)
+        else:  # The mean weight of steps is 1.
+            measured["q_mean"] = tf.reduce_mean(mean(values) * (1.0 if steps.weight is None else steps.weight))
+        return measured
 
     def _step_critics(
         self, steps: Steps, next_steps: Steps, next_noise: Drawing, noise: Noise, tape: tf.GradientTape
     ) -> Measured:
         """One optimizer step on all critics, and on the encoder that they see through."""
         with tape:
-            loss, q_mean, td_errors = self.critic_loss(steps, next_steps, next_noise, noise, training=True)
+            measured = self.critic_loss(steps, next_steps, next_noise, noise, training=True)
+        loss = measured["critic_loss"]
         tf.debugging.check_numerics(loss, "Critic loss is inf or nan.")
         variables = [*self.critic_variables, *self._encoder_variables]
         self.apply(tape.gradient(loss, variables), variables, self.critic_optimizer)
-        measured = {"critic_loss": loss, "q_mean": q_mean}
-        return all_measured(measured if td_errors is None else measured | {TD_ERRORS: td_errors})
+        return all_measured(measured)
 
     # Actor: J = alpha * log pi(a|s) - min_i Q_i(s, a), equation 7.
 
     def actor_value(self, values: list[tf.Tensor]) -> tf.Tensor:
-        """What the actor maximises, `[B, (T,)]`, of each critic's values."""
+        """What the actor maximises, of each critic's values, `[B, (T,)]` as these."""
         return lowest(values)
 
     def actor_loss(self, steps: Steps, actions: Any, log_pi: tf.Tensor) -> tf.Tensor:
-        value = self.actor_value([self.values(critic, steps, actions) for critic in self.critics])
+        value = self.actor_value([self.value_of(self.values(critic, steps, actions)) for critic in self.critics])
         per_example = tf.exp(self.log_alpha) * log_pi - value
         if self._cloning is not None:
             per_example += self._cloning.term(value, actions, steps.actions)
         return 1.0 * batch_mean(per_example, steps.weight, self.actor.losses)
 
-    def _begin_actor(self, steps: Steps, noise: Drawing) -> tuple[tf.GradientTape, Any, tf.Tensor]:
+    def learning_actions(self, steps: Steps, next_steps: Steps, noise: Drawing) -> tuple[Any, tf.Tensor]:
+        """Actions at `steps` that the actor learns from, and their log pi."""
+        del next_steps
+        return self.sample(steps, noise, training=True)
+
+    def _begin_actor(
+        self, steps: Steps, next_steps: Steps, noise: Drawing
+    ) -> tuple[tf.GradientTape, Any, tf.Tensor]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self.actor_variables)
-            actions, log_pi = self.sample(steps, noise, training=True)
+            actions, log_pi = self.learning_actions(steps, next_steps, noise)
         return tape, actions, log_pi
 
     def _finish_actor(
@@ -193,13 +237,13 @@ class Sac(Agent):
         self.apply([gradient], [self.log_alpha], self.alpha_optimizer)
         return {"actor_loss": loss, "alpha_loss": alpha_loss}
 
-    def _step_actor_if_due(self, steps: Steps, noise: Drawing) -> Measured:
+    def _step_actor_if_due(self, steps: Steps, next_steps: Steps, noise: Drawing) -> Measured:
         """Runs in the updates period, 2 * period, ... of the run; costs nothing in the others."""
         is_due = tf.equal((self.train_step_counter + 1) % self.actor_update_period, 0)
         names = ["actor_loss"] if self.alpha_optimizer is None else ["actor_loss", "alpha_loss"]
         losses = tf.cond(
             is_due,
-            lambda: self._finish_actor(steps, *self._begin_actor(steps, noise)),
+            lambda: self._finish_actor(steps, *self._begin_actor(steps, next_steps, noise)),
             lambda: dict.fromkeys(names, tf.constant(0.0)),
         )
         return {name: (loss, tf.cast(is_due, tf.float32)) for name, loss in losses.items()}
@@ -256,10 +300,11 @@ class Sac(Agent):
 
 
 def target_entropy(params: TrainParamsBase, action_spec: Any) -> float:
-    """In nats; -dim(action) unless set by the params (appendix D)."""
+    """In nats; unless params set it -dim(action) (appendix D), or another multiple of dim(action)."""
     if params.target_entropy is not None:
         return float(params.target_entropy)
-    return -float(sum(spec.shape.num_elements() for spec in tf.nest.flatten(action_spec)))
+    per_number = algorithms.ALGORITHMS[params.algorithm].entropy_per_number
+    return per_number * float(sum(spec.shape.num_elements() for spec in tf.nest.flatten(action_spec)))
 
 
 def lowest(values: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -270,21 +315,3 @@ def lowest(values: Sequence[tf.Tensor]) -> tf.Tensor:
 def mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
     """Elementwise mean."""
     return tf.add_n(values) / float(len(values))
-
-
-def _q_and_errors(
-    predictions: Sequence[tf.Tensor], td_targets: tf.Tensor, weight: tf.Tensor | None
-) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """The mean of the critics' values, and with importance weights the TD errors `[B]`."""
-    q = mean(predictions)
-    if weight is None:
-        return tf.reduce_mean(q), None
-    if weight.shape.rank > 1:  # Of steps; values may be quantiles.
-        return tf.reduce_mean(q * (weight[..., None] if q.shape.rank > weight.shape.rank else weight)), None
-    errors = [tf.abs(_mean_quantile(td_targets) - _mean_quantile(prediction)) for prediction in predictions]
-    return weighted_mean(_mean_quantile(q), weight), mean(errors)
-
-
-def _mean_quantile(values: tf.Tensor) -> tf.Tensor:
-    """`[B]` of `[B]`, or of quantiles `[B, n]`."""
-    return tf.reduce_mean(values, -1) if values.shape.rank > 1 else values

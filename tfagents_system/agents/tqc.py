@@ -37,9 +37,14 @@ class Tqc(Sac):
     def td_loss(self, td_targets: tf.Tensor, prediction: tf.Tensor) -> tf.Tensor:
         return quantile_huber_loss(td_targets, prediction)
 
+    def value_of(self, outputs: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(outputs, axis=-1)
+
+    value_of_targets = value_of
+
     def actor_value(self, values: list[tf.Tensor]) -> tf.Tensor:
         """The mean of all quantiles of all critics, none dropped."""
-        return tf.reduce_mean(mean(values), axis=-1)
+        return mean(values)
 
 
 @tf.custom_gradient

@@ -215,7 +215,7 @@ def _not_with(first: str, second: str, why: str) -> Rule:
             if first in _OFF:
                 shown_first, remedy = f"{first}={shown(value(p, first))}", f"set {first} to {_OFF[first]!r}"
             yield (
-                f"{shown_first} does not work with {second}={shown(getattr(p, second))}, {why}: {remedy}, or "
+                f"{shown_first} does not work with {second}={shown(value(p, second))}, {why}: {remedy}, or "
                 f"{second} to {_OFF[second]!r}"
             )
 
@@ -355,7 +355,7 @@ _RULES = (
         "itself: set a number, or choose dqn, iqn or sac_discrete",
     ),
     _unless(
-        lambda p: is_schedule(p.discount) and p.normalize_rewards,
+        lambda p: is_schedule(p.discount) and value(p, "normalize_rewards"),
         "discount as a schedule does not work with normalize_rewards=True, returns would be discounted in several "
         "ways: set a number, or normalize_rewards=False",
     ),

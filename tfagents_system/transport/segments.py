@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import tree
 
+from tfagents_system.agents.algorithms import value
 from tfagents_system.hyperparameters import FrameStack, frames_of_leaves, leaf_name
 from tfagents_system.policies.names import fit_names
 from tfagents_system.train_params_base import TrainParamsBase, has_potential
@@ -175,7 +176,7 @@ def run_layout(params: TrainParamsBase, observation_spec: Any, action_spec: Any)
     """
     form = params.sample_form_ctor()
     needed = {
-        "returns": params.normalize_rewards,
+        "returns": value(params, "normalize_rewards"),
         "explored": form.cuts_at_exploration,
         "potential": has_potential(params),
         "episode": form.hindsight is not None,
