@@ -193,7 +193,7 @@ def _sized(for_cpus: Any, of_paper: Any) -> Callable[[Hyperparameters], Any]:
     def value(params: Hyperparameters) -> Any:
         return of_paper if params.preset == "paper" else for_cpus
 
-    value.__doc__ = f"{for_cpus}, as of the paper {of_paper}."
+    value.__doc__ = f"`{for_cpus}` (`{of_paper}` of the preset `paper`)."
     return value
 
 
