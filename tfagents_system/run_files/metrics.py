@@ -46,6 +46,7 @@ FURTHER_COLUMNS: Mapping[str, str] = {
     "train/policy_lag": "most iterations by which the policy of a training episode was behind",
     "policy_age_updates": "with `asynchronous`: how many updates old a policy is when the steps that it took arrive",
     "reward_scale": "with `normalize_rewards`: the divisor of rewards; losses and `q_mean` are of divided rewards",
+    "clipped_mass": "with categorical critics: share of the targets' probability beyond `value_range`; 0.1 is much",
     "grad_norm": "with discrete actions: norm of the gradients before clipping",
     "validation/<loss>": "the loss on held-out episodes (docs/explanations/experience.md)",
     "schedule/<attribute>": "in rows of training: value of an attribute that is a schedule (docs/how_to/iterations.md)",

@@ -225,6 +225,8 @@ SPACES: dict[str, Space] = {
     "droq": {**_ACTOR, "critic_dropout": _log(0.001, 0.1), "updates_per_env_step": [1.0, 5.0]},
     "tqc": {**_ACTOR, "tqc.num_dropped_quantiles": {"low": 0, "high": 5}},
     "crossq": {**_CRITIC, **_RATES},
+    "xqc": {**_ACTOR, "updates_per_env_step": [1.0, 2.0]},
+    "flash_sac": {**_ACTOR, "noise_hold_steps": [1, 8, 16]},
     "dqn": _VALUES,
     "iqn": {**_VALUES, "iqn.huber_kappa": _log(0.005, 1.0)},
     "sac_discrete": {**_ACTOR, "n_step": _N_STEP},
