@@ -53,17 +53,17 @@ class BatchNormalization(tf.keras.layers.Layer):
         if not training:
             scale = self.gamma * tf.math.rsqrt(self.moving_variance + self.epsilon)
             return (inputs - self.moving_mean) * scale + self.beta
-        axes = list(range(inputs.shape.rank - 1))
-        mean = tf.reduce_mean(inputs, axes)
-        centered = inputs - mean
-        variance = tf.reduce_mean(tf.square(centered), axes)
-        fixed_mean, fixed_variance = tf.stop_gradient(mean), tf.stop_gradient(variance)
-        gamma, beta = self._scale_and_shift(fixed_mean, fixed_variance)
-        if self.unbiased:
-            rows = tf.cast(tf.size(inputs) // inputs.shape[-1], tf.float32)
-            fixed_variance *= rows / (rows - 1.0)
-        self._move(fixed_mean, fixed_variance)
-        return centered * (gamma * tf.math.rsqrt(variance + self.epsilon)) + beta
+        rows = tf.reshape(inputs, [-1, inputs.shape[-1]])
+        count = tf.cast(tf.shape(rows)[0], tf.float32)
+        mean_of_rows = tf.fill([1, tf.shape(rows)[0]], 1.0 / count)  # Products are the fastest sums over rows on a CPU.
+        mean = tf.matmul(mean_of_rows, rows)
+        centered = rows - mean
+        variance = tf.matmul(mean_of_rows, tf.square(centered))
+        gamma, beta = self._scale_and_shift(tf.stop_gradient(mean[0]), tf.stop_gradient(variance[0]))
+        inverse_std = tf.math.rsqrt(variance + self.epsilon)
+        outputs = _batch_normalized(rows, centered, inverse_std, mean_of_rows, gamma, beta)
+        self._move(mean[0], variance[0] * (count / (count - 1.0)) if self.unbiased else variance[0])
+        return tf.reshape(outputs, tf.shape(inputs))
 
     def _scale_and_shift(self, mean: tf.Tensor, variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         del mean, variance
@@ -72,6 +72,37 @@ class BatchNormalization(tf.keras.layers.Layer):
     def _move(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
         self.moving_mean.assign_sub((1.0 - self.momentum) * (self.moving_mean - mean))
         self.moving_variance.assign_sub((1.0 - self.momentum) * (self.moving_variance - variance))
+
+
+@tf.custom_gradient
+def _batch_normalized(
+    inputs: tf.Tensor,
+    centered: tf.Tensor,
+    inverse_std: tf.Tensor,
+    mean_of_rows: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+) -> tuple[tf.Tensor, Any]:
+    """gamma * centered * inverse_std + beta, `[B, n]`, with the gradient through the statistics of the batch by hand.
+
+    That takes two thirds of the time of backpropagation.
+
+    Args:
+      inputs: x, `[B, n]`, what the gradient is of; centered: x minus its mean over the rows.
+      inverse_std: `[1, n]`.
+      mean_of_rows: 1 / B, `[1, B]`.
+      gamma, beta: `[n]`.
+    """
+    scale = gamma * inverse_std
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+        of_beta = tf.matmul(mean_of_rows, upstream)
+        of_gamma = tf.matmul(mean_of_rows, upstream * centered) * inverse_std
+        of_inputs = (upstream - (of_beta + centered * (of_gamma * inverse_std))) * scale
+        count = tf.cast(tf.shape(inputs)[0], tf.float32)
+        return of_inputs, None, None, None, of_gamma[0] * count, of_beta[0] * count
+
+    return centered * scale + beta, gradient
 
 
 class BatchRenormalization(BatchNormalization):

@@ -97,13 +97,20 @@ class Body(tf.keras.layers.Layer):
         return () if self.lstm is None else [tf.TensorSpec(size, tf.float32) for size in self.lstm.cell.state_size]
 
     def call(
-        self, inputs: Any, outer_rank: int = 1, step_type: Any = None, state: Any = (), training: bool = False
+        self,
+        inputs: Any,
+        outer_rank: int = 1,
+        step_type: Any = None,
+        state: Any = (),
+        training: bool = False,
+        half: int | None = None,
     ) -> tuple[tf.Tensor, Any]:
         """What the last layer returns, `[B, (T,) n]`, and the LSTM's next state.
 
         Args:
           inputs: (observation, action): nests of `[B, (T,) ...]`, the action empty where there is none.
           outer_rank: 1 or, with T, 2.
+          half: Of two joined batches, the one that the last layer is for, 0 or 1; None: it is for all rows.
         """
         observation, action = inputs
         squash = utils.BatchSquash(outer_rank)
@@ -126,6 +133,8 @@ class Body(tf.keras.layers.Layer):
             )
             values = squash.flatten(values)
         for layer in self.hidden_layers:
+            if half is not None and layer is self.hidden_layers[-1]:
+                values = tf.split(values, 2)[half]
             values = layer(values, training=training)
         return squash.unflatten(values), state
 
@@ -287,11 +296,16 @@ class Critic(network.Network):
         self.body, self._num_outputs = body, num_outputs
 
     def call(
-        self, inputs: Any, step_type: Any = None, network_state: Any = (), training: bool = False
+        self,
+        inputs: Any,
+        step_type: Any = None,
+        network_state: Any = (),
+        training: bool = False,
+        half: int | None = None,
     ) -> tuple[tf.Tensor, Any]:
         """Q-values `[B]` or `[B, T]`, with an axis of `num_outputs` behind these where there are several; the state."""
         outer_rank = nest_utils.get_outer_rank(inputs, self.input_tensor_spec)
-        values, state = self.body(inputs, outer_rank, step_type, network_state, training)
+        values, state = self.body(inputs, outer_rank, step_type, network_state, training, half)
         return (tf.squeeze(values, -1) if self._num_outputs == 1 else values), state
 
 

@@ -35,7 +35,7 @@ from tfagents_system.agents.minibatch import (
     sample,
     weighted_mean,
 )
-from tfagents_system.agents.networks import build_acting, build_critics
+from tfagents_system.agents.networks import Critic, build_acting, build_critics
 from tfagents_system.checks.schedules import initial_value
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -214,9 +214,7 @@ class Sac(Agent):
         del next_steps
         return self.sample(steps, noise, training=True)
 
-    def _begin_actor(
-        self, steps: Steps, next_steps: Steps, noise: Drawing
-    ) -> tuple[tf.GradientTape, Any, tf.Tensor]:
+    def _begin_actor(self, steps: Steps, next_steps: Steps, noise: Drawing) -> tuple[tf.GradientTape, Any, tf.Tensor]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self.actor_variables)
             actions, log_pi = self.learning_actions(steps, next_steps, noise)
@@ -268,16 +266,25 @@ class Sac(Agent):
         distributions = policy.distribution(of_actor(steps.time_steps), policy_state=state).action
         return sample(distributions, self.action_spec, noise)
 
-    def values(self, critic: Any, steps: Steps, actions: Any, training: bool = False) -> tf.Tensor:
-        """Values of actions, `[B, (T,)]` or quantiles; recurrent critics begin in the state after the past."""
+    def values(
+        self, critic: Any, steps: Steps, actions: Any, training: bool = False, half: int | None = None
+    ) -> tf.Tensor:
+        """What a critic returns for actions; recurrent critics begin in the state after the past.
+
+        Args:
+          half: Of two joined batches, the one whose values are wanted, 0 or 1; None: all of them.
+        """
         state: Any = ()
         if steps.past is not None:
             past, past_actions = of_critics(steps.past[0]), steps.past[1]
             _, state = critic((past.observation, past_actions), step_type=past.step_type, training=False)
             state = tf.nest.map_structure(tf.stop_gradient, state)
         inputs = (of_critics(steps.time_steps).observation, actions)
-        values, _ = critic(inputs, step_type=steps.time_steps.step_type, network_state=state, training=training)
-        return values
+        is_ours = half is not None and isinstance(critic, Critic)  # Its last layer leaves the other half out.
+        halves = {"half": half} if is_ours else {}
+        step_type = steps.time_steps.step_type
+        values, _ = critic(inputs, step_type=step_type, network_state=state, training=training, **halves)
+        return values if half is None or is_ours else tf.split(values, 2)[half]
 
     @property
     def _encoder_variables(self) -> list[tf.Variable]:
