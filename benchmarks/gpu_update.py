@@ -1,10 +1,11 @@
-"""The SAC update on a GPU, with and without XLA, is faster than on 1, 4 and 8 CPUs.
+"""Updates on a GPU, with and without XLA, are faster than on 1, 4 and 8 CPUs.
 
     python -m benchmarks.gpu_update [--quick]
 
 One process for each device; the processes take turns in rounds. The GPU's process has two CPUs, as a trainer usually
-has. Sizes are (batch, units of each of two layers) with observation 28 and action 8, and Pendulum's pictures as the
-example `pendulum_pixels` has them. Without a GPU the CPUs alone are measured.
+has. SAC's sizes are (batch, units of each of two layers) with observation 28 and action 8, and Pendulum's pictures as
+the example `pendulum_pixels` has them; XQC and FlashSAC have those of their papers, float32 and bfloat16. Without a GPU
+the CPUs alone are measured.
 """
 
 from __future__ import annotations
@@ -35,25 +36,27 @@ _BLOCK_SECS = 0.5
 _SHARED = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}  # Two processes hold memory of the GPU.
 
 
-def make_update(batch: int, observation: Any, num_actions: int, **attributes: Any) -> Any:
-    """The trainer's compiled update of a block, of SAC with its defaults but for `attributes`."""
+def make_update(batch: int, observation: Any, num_actions: int, precision: str = "float32", **attributes: Any) -> Any:
+    """The trainer's compiled update of a block, of an algorithm with its defaults but for `attributes`."""
     import tensorflow as tf
     from tf_agents.specs import tensor_spec
     from tf_agents.trajectories import time_step as ts
 
     from tfagents_system.agents.block_update import BlockUpdate
     from tfagents_system.replay.sampling import TransitionForm
+    from tfagents_system.settings.load_params import defaults_of
     from tfagents_system.train_params_base import TrainParamsBase
 
     class Params(TrainParamsBase):
         def env_ctor(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
             raise AssertionError("no environment is needed")
 
-    params = Params({"horizon": 1})
+    params = Params({"horizon": 1000})
     vars(params).update(attributes)
+    vars(params).update({name: value for name, value in defaults_of(params, 1).items() if name not in attributes})
     action = tensor_spec.BoundedTensorSpec((num_actions,), tf.float32, -1.0, 1.0, "action")
     agent = params.agent_ctor(ts.time_step_spec(observation), action, tf.Variable(0, dtype=tf.int64))
-    return BlockUpdate(agent, batch, TransitionForm())
+    return BlockUpdate(agent, batch, TransitionForm(), precision)
 
 
 def random_block(count: int, batch: int, shape: tuple[int, ...], num_actions: int) -> list[np.ndarray]:
@@ -81,6 +84,14 @@ def candidates(has_pixels: bool) -> dict[str, tuple[Callable[[], Any], Callable[
             functools.partial(make_update, batch, vector, ACTION, **layers),
             functools.partial(random_block, batch=batch, shape=(OBSERVATION,), num_actions=ACTION),
         )
+    for algorithm, batch in (("xqc", 256), ("flash_sac", 512)):
+        for precision in ("float32", "bfloat16"):
+            vector = tf.TensorSpec((OBSERVATION,), tf.float32, "observation")
+            attributes = {"algorithm": algorithm, "preset": "paper"}
+            made[f"{algorithm}, {precision}"] = (
+                functools.partial(make_update, batch, vector, ACTION, precision, **attributes),
+                functools.partial(random_block, batch=batch, shape=(OBSERVATION,), num_actions=ACTION),
+            )
     if has_pixels:
         from tf_agents.specs import tensor_spec
 
