@@ -1,6 +1,7 @@
 """The player of `policy.npz`: its layers, its units, and what it refuses."""
 
 import ast
+import itertools
 import json
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from tfagents_system.agents import networks
 from tfagents_system.envs.actions import actions_of
 from tfagents_system.policies import files, numpy_policy
 from tfagents_system.policies.tensorflow_policy import in_environment_units
@@ -63,6 +65,23 @@ def test_layers_by_hand(tmp_path):
     assert action.shape == (1,) and action.dtype == np.float64
     np.testing.assert_allclose(action, 2.0 + 4.0 * np.tanh(0.3), atol=1e-6)
     np.testing.assert_allclose(policy.action(np.array([[1.0, 4.0]] * 3)), [action] * 3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("log_std", "smallest", "largest"), [("clip_20", 0.0, 2.0), ("clip_10", -10.0, 2.0), ("tanh", -10.0, 2.0)]
+)
+def test_deviations_are_those_of_the_actor(log_std, smallest, largest):
+    """The mean is 0 and the noise 1: actions are tanh(deviation)."""
+    raw = np.array([-50.0, -15.0, -9.0, -1.0, 0.0, 0.5, 1.0, 2.5, 50.0], np.float32)
+    layers = [LINEAR[0] | {"log_std": log_std}]
+    observation = [{"shape": [2], "dtype": "float32"}]
+    network = numpy_policy.Network(observation, layers, linear(np.eye(2)), len(raw))
+    network.load([np.stack([np.zeros_like(raw), raw], axis=1)])
+    network.noise = itertools.repeat(np.ones((1, len(raw)), np.float32))
+    deviations = networks._STD[log_std](tf.constant(raw)).numpy()
+    np.testing.assert_allclose(network.act(False)[0], np.tanh(deviations), rtol=1e-5, atol=1e-8)
+    if smallest:
+        np.testing.assert_allclose(np.log(deviations[[0, -1]]), [smallest, largest], rtol=1e-6)
 
 
 @pytest.mark.parametrize("bound", [0.1, 0.3, 0.4, 0.05, 1.0])

@@ -19,11 +19,14 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.acting import action, steps_of
 from tests.support.fakes import FakeParams, agent_of
 from tests.support.numpy_actors import ACTION, VECTOR, as_after_training
+from tfagents_system.agents.layers import flash_layers, xqc_layers
+from tfagents_system.agents.networks import Actor, Body
 from tfagents_system.envs.history import policy_time_step_spec
 from tfagents_system.errors import UserError
 from tfagents_system.launch.environment_checks import check_actions
 from tfagents_system.playing.export_files import regret
 from tfagents_system.policies import weights
+from tfagents_system.policies.description import NetworkLayers
 from tfagents_system.policies.tensorflow_policy import GraphSession, of_single_frames
 from tfagents_system.policies.worker_policy import make_worker_policy
 
@@ -56,7 +59,14 @@ def gru(params, observation_spec, action_spec):
     )
 
 
+def normalised(layers, log_std, params, observation_spec, action_spec):
+    return Actor(observation_spec, action_spec, lambda: Body(layers((16, 16))), log_std=log_std)
+
+
+XQC, FLASH = (functools.partial(normalised, *parts) for parts in ((xqc_layers, "clip_10"), (flash_layers, "tanh")))
 KINDS = {
+    "xqc": (VECTOR, ACTION, {"actor_ctor": lambda *args: XQC(*args)}, "numpy"),
+    "flash": (VECTOR, ACTION, {"actor_ctor": lambda *args: FLASH(*args)}, "numpy"),
     "vector": (VECTOR, ACTION, {}, "numpy"),
     "nest": (NEST, ACTION, {**NORMALISED, "batch_renormalization": True}, "numpy"),
     "recurrent": (VECTOR, ACTION, {**NORMALISED, **LSTM}, "numpy"),
@@ -138,7 +148,7 @@ class Network:
             return
         expected = self._policy.action(batched, self._states[lane])
         self._states[lane] = expected.state
-        np.testing.assert_allclose(chosen, expected.action[0], atol=2e-5)
+        np.testing.assert_allclose(chosen, expected.action[0], atol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "lanes"), [*((kind, 3) for kind in KINDS), ("vector", 1)])
@@ -159,7 +169,23 @@ def test_each_lane_has_the_networks_actions_and_a_memory_of_its_own(kind, lanes)
         assert policy.was_greedy.all() and not policy.explored.any()
 
 
-@pytest.mark.parametrize("kind", ["vector", "loop"])
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("vector", ["dense", "dense", "dense"]),
+        ("xqc", ["dense", "activation", "dense", "activation", "dense"]),
+        ("flash", ["dense", "residual", "residual", "rms_norm", "dense"]),
+        ("simba", ["normalization", "dense", "residual", "layer_norm", "dense"]),
+    ],
+)
+def test_normalisations_with_fixed_statistics_are_folded_into_dense_layers(kind, expected):
+    layers = NetworkLayers(trained(kind)[1].policy).layers
+    assert [layer["kind"] for layer in layers] == expected
+    if kind == "flash":
+        assert [part["kind"] for part in layers[1]["layers"]] == ["dense", "activation"] * 2
+
+
+@pytest.mark.parametrize("kind", ["vector", "xqc", "flash", "loop"])
 def test_exploration_noise_has_the_networks_distribution(kind):
     _, agent, _ = trained(kind)
     policy, leaves = policy_of(kind, 200), [np.repeat(observations(VECTOR, 1, 0)[0], 200, axis=0)]
@@ -310,8 +336,8 @@ def test_a_start_finds_that_numpy_acts_otherwise_than_the_network(monkeypatch):
         check_actions(make_worker_policy(agent, 0, 4, params.frame_stack), network)
     params, agent, _ = trained("recurrent")
     monkeypatch.setattr(
-        "tfagents_system.policies.numpy_policy._fill_normalization",
-        lambda center, scale, names, arrays: scale.fill(1.0),  # Statistics begin with 0 and 1.
+        "tfagents_system.policies.numpy_policy._fill",
+        lambda own, name, arrays: own.fill(1.0) if "scale" in name else own.__setitem__(..., arrays[name]),
     )
     with pytest.raises(UserError, match=r"differ from the network's by .* let actor_ctor return a subclass"):
         check_actions(make_worker_policy(agent, 0, 4), agent.collect_policy)

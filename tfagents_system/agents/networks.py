@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -193,21 +193,35 @@ def _body(params: TrainParamsBase, observation_spec: Any, hidden_layers: Callabl
     return Body(hidden_layers(), normalization, None, encoder, lstm)
 
 
+LogStd = Literal["clip_20", "clip_10", "tanh"]
+# TF-Agents' default exponentiates without a bound.
+_STD: dict[LogStd, Callable[[tf.Tensor], tf.Tensor]] = {
+    "clip_20": std_clip_transform,
+    "clip_10": lambda raw: tf.exp(tf.clip_by_value(raw, -10.0, 2.0)),
+    "tanh": lambda raw: tf.exp(6.0 * tf.tanh(raw) - 4.0),
+}
+
+
 class Actor(network.DistributionNetwork):
     """A tanh-squashed Gaussian whose mean and log standard deviation depend on the observation.
 
-    Source: Haarnoja et al., arXiv 1812.05905, appendix C. log(std) is clipped to [-20, 2].
+    Source: Haarnoja et al., arXiv 1812.05905, appendix C.
 
     Args:
       make_body: Called once for each copy of this network.
+      log_std: From the network's output x to log(std): clipped to [-20, 2], to [-10, 2], or -10 + 6 (1 + tanh(x)).
     """
 
     def __init__(
-        self, input_tensor_spec: Any, output_tensor_spec: Any, make_body: Callable[[], Body], name: str = "Actor"
+        self,
+        input_tensor_spec: Any,
+        output_tensor_spec: Any,
+        make_body: Callable[[], Body],
+        name: str = "Actor",
+        log_std: LogStd = "clip_20",
     ) -> None:
         body = make_body()
-        # Unlike TF-Agents' default, which exponentiates without a bound.
-        project = functools.partial(TanhNormalProjectionNetwork, std_transform=std_clip_transform)
+        project = functools.partial(TanhNormalProjectionNetwork, std_transform=_STD[log_std])
         projections = tf.nest.map_structure(project, output_tensor_spec)
         super().__init__(
             input_tensor_spec=input_tensor_spec,
@@ -215,7 +229,7 @@ class Actor(network.DistributionNetwork):
             output_spec=tf.nest.map_structure(lambda projection: projection.output_spec, projections),
             name=name,
         )
-        self.body, self.projections = body, projections
+        self.body, self.projections, self.log_std = body, projections, log_std
 
     def call(
         self, observation: Any, step_type: Any = None, network_state: Any = (), training: bool = False

@@ -13,7 +13,14 @@ import tree
 from tf_agents.policies.actor_policy import ActorPolicy
 
 from tfagents_system.agents.encoder import FlattenedLeaf
-from tfagents_system.agents.layers import BatchRenormalization, Dropout, ResidualBlock
+from tfagents_system.agents.layers import (
+    BatchNormalization,
+    BatchRenormalization,
+    Dropout,
+    FlashBlock,
+    ResidualBlock,
+    RmsNormalization,
+)
 from tfagents_system.agents.networks import (
     LEAKY_SLOPE,
     Actor,
@@ -117,31 +124,42 @@ class NetworkLayers:
         """All layers in the order of the data; their arrays are noted, made of the weights."""
         body = self._network.body
         layers = [] if body.normalization is None else [self._input_normalization(body.normalization)]
-        layers += [] if body.lstm is None else [self._layer(body.lstm.cell)]
+        layers += [] if body.lstm is None else self._layers_of(body.lstm.cell)
         # Dropout is for updates.
-        layers += [self._layer(layer) for layer in body.hidden_layers if type(layer) is not Dropout]
-        if not isinstance(self._network, Actor):
-            return layers + self._heads(self._network)
-        _require(not tf.nest.is_nested(self._network.projections), "it has several arrays of actions")
-        return [*layers, self._layer(self._network.projections._projection_layer)]
+        layers += [
+            part for layer in body.hidden_layers if type(layer) is not Dropout for part in self._layers_of(layer)
+        ]
+        if isinstance(self._network, Actor):
+            _require(not tf.nest.is_nested(self._network.projections), "it has several arrays of actions")
+            (head,) = self._layers_of(self._network.projections._projection_layer)
+            layers.append(head | {"log_std": self._network.log_std})
+        else:
+            layers += self._heads(self._network)
+        return self._named(layers)
 
-    def _layer(self, layer: Any) -> dict[str, Any]:
+    def _layers_of(self, layer: Any) -> list[dict[str, Any]]:
+        """A layer, which may be several here, with the values of its arrays."""
         kind = type(layer)
-        if kind is BatchRenormalization:  # Outside of training.
-            scale = self._value(layer.gamma) / np.sqrt(self._value(layer.moving_variance) + np.float32(layer.epsilon))
-            return self._described("normalization", mean=layer.moving_mean, scale=scale, shift=layer.beta)
+        if kind in (BatchNormalization, BatchRenormalization):  # Outside of training.
+            variance = self._value(layer.moving_variance).astype(np.float64)
+            scale = self._value(layer.gamma) / np.sqrt(variance + layer.epsilon)
+            return [_affine(scale, self._value(layer.beta) - self._value(layer.moving_mean) * scale)]
         if kind is tf.keras.layers.LayerNormalization:
-            return self._described("layer_norm", scale=layer.gamma, shift=layer.beta) | {"epsilon": layer.epsilon}
-        if kind is ResidualBlock:
-            parts = (layer.norm, layer.expand, layer.project)
-            return {"kind": "residual", "layers": [self._layer(part) for part in parts]}
+            affine = _affine(self._value(layer.gamma), self._value(layer.beta))
+            return [{"kind": "layer_norm", "epsilon": layer.epsilon}, affine]
+        if kind is RmsNormalization:
+            gamma = self._value(layer.gamma)
+            return [{"kind": "rms_norm", "epsilon": layer.epsilon}, _affine(gamma, np.zeros_like(gamma))]
+        if kind in (ResidualBlock, FlashBlock):
+            parts = layer.layers if kind is FlashBlock else (layer.norm, layer.expand, layer.project)
+            return [{"kind": "residual", "layers": [inner for part in parts for inner in self._layers_of(part)]}]
         if kind is tf.keras.layers.LSTMCell:
-            kernels = {"kernel": layer.kernel, "recurrent_kernel": layer.recurrent_kernel}
-            return self._described("lstm", **kernels, bias=layer.bias)
+            names = ("kernel", "recurrent_kernel", "bias")
+            return [{"kind": "lstm", "arrays": {name: self._value(getattr(layer, name)) for name in names}}]
         if kind is tf.keras.layers.Activation:
-            return {"kind": "activation", "activation": _activation(layer)}
+            return [{"kind": "activation", "activation": _activation(layer)}]
         _require(kind is tf.keras.layers.Dense, f"it has a {kind.__name__} layer")
-        return self._described("dense", kernel=layer.kernel, bias=layer.bias) | {"activation": _activation(layer)}
+        return [_dense(self._rows(layer), _activation(layer))]
 
     def _input_normalization(self, normalization: Any) -> dict[str, Any]:
         """That of all leaves of an observation, as of one vector; pictures are left as they are."""
@@ -151,14 +169,21 @@ class NetworkLayers:
             variance = self._value(layer.variance).ravel()
             scales[layer.leaf] = 1.0 / np.sqrt(variance + np.float32(VARIANCE_EPSILON))
         mean, scale = np.concatenate(means), np.concatenate(scales)
-        described = self._described("normalization", mean=mean, scale=scale, shift=np.zeros_like(mean))
-        return described | {"limit": MAX_NORMALIZED}
+        return {"kind": "normalization", "arrays": {"mean": mean, "scale": scale}, "limit": MAX_NORMALIZED}
 
-    def _described(self, kind: str, **parts: tf.Variable | np.ndarray) -> dict[str, Any]:
-        names = {part: f"weight_{len(self._arrays) + k}_{part}" for k, part in enumerate(parts)}
-        for part, value in parts.items():
-            self._arrays[names[part]] = value if isinstance(value, np.ndarray) else self._value(value)
-        return {"kind": kind, "arrays": names}
+    def _named(self, layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The layers with names in place of their arrays, which are noted."""
+        named = []
+        for layer in map(dict, _folded(layers)):
+            if "layers" in layer:
+                layer["layers"] = self._named(layer["layers"])
+            if "arrays" in layer:
+                values = layer["arrays"]
+                layer["arrays"] = {part: f"weight_{len(self._arrays) + k}_{part}" for k, part in enumerate(values)}
+                for part, name in layer["arrays"].items():
+                    self._arrays[name] = values[part].astype(np.float32, copy=False)
+            named.append(layer)
+        return named
 
     def _value(self, variable: tf.Variable) -> np.ndarray:
         return np.asarray(self._weights[self.name_of(variable)])
@@ -168,22 +193,20 @@ class NetworkLayers:
         heads = []
         if network.head_layers:
             rows = np.concatenate([self._rows(layer) for layer in network.head_layers], axis=1)
-            heads.append(self._dense(rows, _activation(network.head_layers[0])))
+            heads.append(_dense(rows, _activation(network.head_layers[0])))
         if network.embedding is not None:
-            heads = [self._described("quantiles", phi=self._phi(network)) | {"layers": heads}]
+            heads = [{"kind": "quantiles", "arrays": {"phi": self._phi(network)}, "layers": heads}]
         rows, *advantages = (self._rows(layer) for layer in network.last_layers)
         for advantage in advantages:  # Of the hidden layers of both heads; the last row is the bias.
             centered = advantage - advantage.mean(axis=1, keepdims=True)
             value = np.repeat(rows, centered.shape[1], axis=1)
             rows = np.vstack([value[:-1], centered[:-1], value[-1:] + centered[-1:]])
-        return [*heads, self._dense(rows, "linear")]
+        return [*heads, _dense(rows, "linear")]
 
     def _rows(self, layer: Any) -> np.ndarray:
         """The kernel of a Dense layer, and its bias in one more row."""
-        return np.vstack([self._value(layer.kernel), self._value(layer.bias)])
-
-    def _dense(self, rows: np.ndarray, activation: str) -> dict[str, Any]:
-        return self._described("dense", kernel=rows[:-1], bias=rows[-1]) | {"activation": activation}
+        kernel = self._value(layer.kernel)
+        return np.vstack([kernel, self._value(layer.bias) if layer.use_bias else np.zeros_like(kernel[0])])
 
     def _phi(self, network: ValueNetwork) -> np.ndarray:
         """Of the fixed fractions, `[units, K]`: of the mean over these the linear last layers give the mean."""
@@ -207,6 +230,33 @@ def network_of(policy: Any) -> Any:
     network = policy._actor_network if is_actor else policy.network
     _require(type(network) in (Actor, ValueNetwork), f"{type(network).__name__} is none of the toolkit's networks")
     return network
+
+
+def _affine(scale: np.ndarray, shift: np.ndarray) -> dict[str, Any]:
+    return {"kind": "affine", "arrays": {"scale": scale.astype(np.float64), "shift": shift.astype(np.float64)}}
+
+
+def _dense(rows: np.ndarray, activation: str) -> dict[str, Any]:
+    return {"kind": "dense", "arrays": {"kernel": rows[:-1], "bias": rows[-1]}, "activation": activation}
+
+
+def _folded(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Multiplies scales and shifts into the Dense layer before them, or else into the one behind them."""
+    folded: list[dict[str, Any]] = []
+    for layer in layers:
+        before = folded[-1] if folded else {"kind": "input"}
+        kinds, first, second = (before["kind"], layer["kind"]), before.get("arrays", {}), layer.get("arrays", {})
+        if kinds == ("dense", "affine") and before["activation"] == "linear":
+            scale, shift = second["scale"], second["shift"]
+            arrays = {"kernel": first["kernel"] * scale, "bias": first["bias"] * scale + shift}
+            folded[-1] = {**before, "arrays": arrays}
+        elif kinds == ("affine", "dense"):
+            kernel = second["kernel"]
+            arrays = {"kernel": first["scale"][:, None] * kernel, "bias": first["shift"] @ kernel + second["bias"]}
+            folded[-1] = {**layer, "arrays": arrays}
+        else:
+            folded.append(layer)
+    return folded
 
 
 def _activation(layer: Any) -> str:

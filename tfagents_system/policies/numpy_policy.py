@@ -24,7 +24,14 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 _LOCK = threading.Lock()  # Networks have buffers of their own, and a policy may be used by several threads.
-_LOG_STD_MAX = 2.0  # As TF-Agents' std_clip_transform; its minimum is -20.
+# From outputs to log(std), see agents/networks.py: functions, with a constant each. The lower limit of clip_20 is left
+# out: noise times e^-20 = 2e-9 is below float32's precision of an action.
+_LOG_STD: dict[str, list[tuple[Any, ...]]] = {
+    "clip_20": [(np.minimum, 2.0)],
+    "clip_10": [(np.minimum, 2.0), (np.maximum, -10.0)],
+    "tanh": [(np.tanh,), (np.multiply, 6.0), (np.subtract, 4.0)],
+}
+_AFFINE: dict[str, Callable[..., Any]] = {"mean": np.subtract, "scale": np.multiply, "shift": np.add}
 _MAX_PIXEL = np.float32(255.0)
 _LEAKY_SLOPE = 0.01
 
@@ -203,7 +210,11 @@ class Network:
             self._do(np.logical_not, mask, illegal)
             self._steps.append(functools.partial(np.copyto, self._outputs, ILLEGAL, where=illegal))
         self._mean, self._log_std = np.array_split(self._outputs, 2)
-        self._log_std_max = np.full_like(self._log_std, _LOG_STD_MAX)
+        log_std = self._log_std
+        self._deviation = [
+            functools.partial(function, log_std, *(np.full_like(log_std, constant) for constant in constants), log_std)
+            for function, *constants in [*_LOG_STD[layers[-1].get("log_std", "clip_20")], (np.exp,)]
+        ]
         if like is None:
             self.assign(arrays)
 
@@ -242,9 +253,9 @@ class Network:
         self.scores()
         if greedy is True:
             return np.tanh(self._mean)
-        # The lower limit of log(std) is left out: noise times e^-20 = 2e-9 is below float32's precision of an action.
-        spread = np.minimum(self._log_std, self._log_std_max, self._log_std)
-        np.exp(spread, spread)
+        for step in self._deviation:
+            step()
+        spread = self._log_std
         np.multiply(spread, next(self.noise), spread)
         if greedy is not False:
             spread[:, greedy] = 0.0
@@ -267,11 +278,10 @@ class Network:
 
     def _add(self, layers: list[dict[str, Any]], values: np.ndarray, arrays: Arrays) -> np.ndarray:
         """What layers make of values."""
-        folded = None
-        for layer, following in zip(layers, [*layers[1:], {}]):
+        for layer in layers:
             kind = layer["kind"]
             if kind == "dense":
-                values, folded = self._dense(layer, folded, values, arrays), None
+                values = self._dense(layer, values, arrays)
             elif kind == "lstm":
                 values = self._lstm(layer, values, arrays)
             elif kind == "residual":
@@ -283,21 +293,17 @@ class Network:
             elif kind == "activation":
                 self._activate(layer["activation"], values[:-1])
             else:
-                if kind == "layer_norm":
-                    values = self._standardized(layer["epsilon"], values)
-                if layer.get("limit") is None and following.get("kind") == "dense":
-                    folded = layer["arrays"]
-                else:
-                    values = self._normalized(layer, values)
+                if kind in ("layer_norm", "rms_norm"):
+                    values = self._standardized(layer, values)
+                values = self._normalized(layer, values)
         return values
 
-    def _dense(
-        self, layer: dict[str, Any], folded: dict[str, str] | None, values: np.ndarray, arrays: Arrays
-    ) -> np.ndarray:
+    def _dense(self, layer: dict[str, Any], values: np.ndarray, arrays: Arrays) -> np.ndarray:
         """activation(kernel^T x + bias)."""
         names, units = layer["arrays"], arrays[layer["arrays"]["kernel"]].shape[1]
         matrix, given = self._shared(len(values), units), self._values(units)
-        self._fills.append(functools.partial(_fill_dense, matrix, names, folded))
+        for part, rows in (("kernel", matrix[:-1]), ("bias", matrix[-1])):
+            self._fills.append(functools.partial(_fill, rows, names[part]))
         self._do(np.dot, matrix.T, values, given[:-1])
         self._activate(layer["activation"], given[:-1])
         return given
@@ -328,31 +334,35 @@ class Network:
         return given
 
     def _normalized(self, layer: dict[str, Any], values: np.ndarray) -> np.ndarray:
-        """clip((x - mean) * scale + shift, -limit, limit)."""
-        names, size = layer["arrays"], len(values) - 1
-        center, scale = self._shared(size, 1), self._shared(size, 1)
-        self._fills.append(functools.partial(_fill_normalization, center, scale, names))
-        given = self._values(size)
-        self._do(np.subtract, values[:-1], center, given[:-1])
-        self._do(np.multiply, given[:-1], scale, given[:-1])
+        """clip((x - mean) * scale + shift, -limit, limit), of which a layer may lack parts."""
+        names, size = layer.get("arrays", {}), len(values) - 1
+        given = self._values(size) if names else values
+        for part, function in _AFFINE.items():
+            if part in names:
+                column = self._shared(size, 1)
+                self._fills.append(functools.partial(_fill, column[:, 0], names[part]))
+                self._do(function, values[:-1], column, given[:-1])
+                values = given
         if layer.get("limit") is not None:
             high = np.full_like(given[:-1], layer["limit"])
             self._do(np.minimum, given[:-1], high, given[:-1])
             self._do(np.maximum, given[:-1], -high, given[:-1])
         return given
 
-    def _standardized(self, epsilon: float, values: np.ndarray) -> np.ndarray:
-        """(x - mean) / sqrt(variance + epsilon), with mean and variance of the values of one observation."""
+    def _standardized(self, layer: dict[str, Any], values: np.ndarray) -> np.ndarray:
+        """(x - mean) / sqrt(variance + epsilon), of the values of one observation; `rms_norm` takes 0 for the mean."""
         size = len(values) - 1
         given, squares = self._values(size), np.zeros_like(values[:-1])
         averaging, moment = np.full((1, size), 1.0 / size, np.float32), np.zeros((1, self.columns), np.float32)
-        self._do(np.dot, averaging, values[:-1], moment)
-        self._do(np.subtract, values[:-1], moment, given[:-1])
-        self._do(np.multiply, given[:-1], given[:-1], squares)
+        if layer["kind"] == "layer_norm":
+            self._do(np.dot, averaging, values[:-1], moment)
+            self._do(np.subtract, values[:-1], moment, given[:-1])
+            values = given
+        self._do(np.multiply, values[:-1], values[:-1], squares)
         self._do(np.dot, averaging, squares, moment)
-        self._do(np.add, moment, np.full_like(moment, epsilon), moment)
+        self._do(np.add, moment, np.full_like(moment, layer["epsilon"]), moment)
         self._do(np.sqrt, moment, moment)
-        self._do(np.divide, given[:-1], moment, given[:-1])
+        self._do(np.divide, values[:-1], moment, given[:-1])
         return given
 
     def _lstm(self, layer: dict[str, Any], values: np.ndarray, arrays: Arrays) -> np.ndarray:
@@ -397,27 +407,8 @@ def _fill(own: np.ndarray, name: str, arrays: Arrays) -> None:
     own[:] = arrays[name]
 
 
-def _fill_dense(matrix: np.ndarray, names: dict[str, str], folded: dict[str, str] | None, arrays: Arrays) -> None:
-    """Kernel and bias; a normalisation of what they multiply, `folded`, is multiplied into them, and costs nothing."""
-    matrix[:-1], matrix[-1] = arrays[names["kernel"]], arrays[names["bias"]]
-    if folded is not None:
-        mean, scale, shift = _normalization(folded, arrays)
-        matrix[-1] += (shift - mean * scale) @ matrix[:-1]
-        matrix[:-1] *= scale[:, None]
-
-
-def _fill_normalization(center: np.ndarray, scale: np.ndarray, names: dict[str, str], arrays: Arrays) -> None:
-    mean, scale[:, 0], shift = _normalization(names, arrays)
-    center[:, 0] = mean - np.divide(shift, scale[:, 0], out=np.zeros_like(shift), where=shift != 0.0)
-
-
 def _fill_lstm(matrix: np.ndarray, names: dict[str, str], arrays: Arrays) -> None:
     """From Keras' order of the gates to one with the candidate last; and half of what becomes a sigmoid."""
     rows = np.concatenate([np.atleast_2d(arrays[names[part]]) for part in ("kernel", "recurrent_kernel", "bias")])
     entry, forget, candidate, output = np.split(rows, 4, axis=1)
     matrix[:] = np.concatenate([0.5 * entry, 0.5 * forget, 0.5 * output, candidate], axis=1)
-
-
-def _normalization(names: dict[str, str], arrays: Arrays) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Mean, scale and shift; a layer normalisation has taken off its mean."""
-    return arrays[names["mean"]] if "mean" in names else 0.0, arrays[names["scale"]], arrays[names["shift"]]
