@@ -13,6 +13,7 @@ from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
 from tests.support.fakes import FakeParams, agent_of
+from tfagents_system.agents.algorithms import num_critic_outputs
 
 B, OBS, ACT = 6, 3, 2
 OBSERVATION = tf.TensorSpec((OBS,), tf.float32, "observation")
@@ -52,8 +53,7 @@ class TinyParams(FakeParams):
         )
 
     def critic_ctor(self, observation_spec, action_spec):
-        num_outputs = self.tqc["num_quantiles"] if self.algorithm == "tqc" else 1
-        return LinearCritic((observation_spec, action_spec), num_outputs, self.is_centred)
+        return LinearCritic((observation_spec, action_spec), num_critic_outputs(self), self.is_centred)
 
 
 def build(**attributes):
