@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support import tiny_agents
-from tests.support.tiny_agents import ACTION, OBSERVATION, Minibatch, TinyParams, with_sgd
+from tests.support.tiny_agents import ACTION, OBSERVATION, Minibatch, TinyParams, project, softmax, with_sgd
 from tests.support.updates import update_once
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.categorical import Categories
@@ -13,19 +13,6 @@ from tfagents_system.agents.minibatch import TD_ERRORS
 
 CATEGORIES = Categories(101, -5.0, 5.0)
 ATOMS = np.linspace(-5.0, 5.0, 101)
-
-
-def softmax(logits):
-    exponents = np.exp(logits - logits.max(-1, keepdims=True))
-    return exponents / exponents.sum(-1, keepdims=True)
-
-
-def project(probabilities, values, atoms=ATOMS):
-    """m_i = sum_j p_j max(0, 1 - |t_j - z_i| / width) of `[B, n]`, in float64."""
-    width = atoms[1] - atoms[0]
-    clipped = np.clip(values, atoms[0], atoms[-1])
-    nearness = np.maximum(0.0, 1.0 - np.abs(clipped[:, None, :] - atoms[:, None]) / width)
-    return np.einsum("bj,bij->bi", probabilities, nearness)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +46,14 @@ def test_a_projection_is_the_dense_sum_over_hats_and_tells_the_clipped_share(cou
     moved, clipped = Categories(count, low, high).project(*map(tf.constant, leading))
     np.testing.assert_allclose(moved, project(probabilities, values, atoms).reshape(20, 10, count), atol=1e-5)
     np.testing.assert_allclose(clipped, (probabilities * is_outside).sum(-1).reshape(20, 10), atol=1e-5)
+
+
+def test_a_value_that_is_not_a_number_is_seen_in_the_loss():
+    values = np.float32([ATOMS, ATOMS])
+    values[0, 3] = np.nan
+    moved, _ = CATEGORIES.project(tf.fill([2, 101], 1 / 101), tf.constant(values))
+    losses = tf.nn.softmax_cross_entropy_with_logits(moved, tf.zeros([2, 101]))
+    assert np.isnan(losses[0]) and float(losses[1]) == pytest.approx(np.log(101.0), rel=1e-5)
 
 
 @pytest.mark.parametrize("leading", [(4,), (4, 3)])
@@ -98,7 +93,9 @@ def test_a_wrong_scale_of_rewards_shows_as_clipped_mass():
             agent.reward_scale.update(tf.constant(rewards))
             batch.reward = agent.reward_scale(tf.constant(rewards)).numpy()
             assert batch.reward.std() == pytest.approx(1.0, abs=1e-4)
-            assert float(agent.reward_scale(1e4)) == pytest.approx(100.0, rel=1e-4), "no limit but that of the categories"
+            assert float(agent.reward_scale(1e4)) == pytest.approx(100.0, rel=1e-4), (
+                "no limit but that of the categories"
+            )
         clipped[is_scaled] = float(update_once(agent, batch.transition(), batch.noise())["clipped_mass"][0])
     assert clipped[False] > 0.5 and clipped[True] < 0.1
 

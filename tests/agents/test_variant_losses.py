@@ -1,4 +1,4 @@
-"""Targets, losses and steps of REDQ, DroQ, TQC and CrossQ against plain NumPy, on linear networks and given noise."""
+"""Targets, losses and steps of the variants of SAC against plain NumPy, on linear networks and given noise."""
 
 import numpy as np
 import pytest
@@ -13,6 +13,8 @@ from tests.support.tiny_agents import (
     NumpyAgent,
     build,
     numeric_gradient,
+    project,
+    softmax,
     with_sgd,
 )
 from tests.support.updates import noise_of, update_once
@@ -211,3 +213,57 @@ def test_crossqs_statistics_are_over_both_halves():
     critics = [stepped(critic, x, (each - y) / B) for critic, each in zip(before.critics, q, strict=True)]
     check_critics(agent, critics, before)
     check_actor_and_alpha(agent, batch, critics, numbers, before, lambda q: q.min(0)[..., 0])
+
+
+ATOMS = np.linspace(-3.0, 3.0, 11)
+CATEGORIES = {"critic_head": "categorical", "categorical": {"num_atoms": 11, "value_range": (-3, 3)}}
+
+
+def expected_values(logits):
+    return softmax(logits) @ ATOMS
+
+
+def lowest_values(logits):
+    return expected_values(logits).min(0)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "judge"),
+    [
+        ({}, lowest_values),
+        ({"algorithm": "redq", "num_critics": 4}, lambda logits: expected_values(logits).mean(0)),
+        ({"algorithm": "crossq", "is_centred": True, "actor_update_period": 1}, lowest_values),
+    ],
+    ids=["sac", "redq", "crossq"],
+)
+def test_categorical_critics_learn_the_projected_distribution_of_the_critic_with_the_lowest_mean(attributes, judge):
+    """Of those that are drawn, with redq; the loss is half the sum of the critics' cross-entropies."""
+    agent = build(**CATEGORIES, **attributes)
+    batch, drawn = Minibatch(), slice(None)
+    if attributes.get("algorithm") == "redq":
+        drawn = np.flatnonzero(agent.drawn(noise_of(agent)))
+        for i in set(range(4)) - set(drawn):  # The lowest of all, had it been drawn.
+            agent.targets[i].variables[1].assign(np.float32(10.0 * (np.arange(11) == 0)))
+    numbers, before = step(agent, batch)
+    next_action, next_log_pi = before.sample(batch.next_observation, batch.next_noise)
+    x = np.concatenate([batch.observation, batch.action], -1)
+    next_x = np.concatenate([batch.next_observation, next_action], -1)
+    if "is_centred" in attributes:
+        centre = np.concatenate([x, next_x]).mean(0)
+        x, next_x = x - centre, next_x - centre
+    judges = (
+        (before.targets or before.critics)[drawn] if isinstance(drawn, slice) else [before.targets[i] for i in drawn]
+    )
+    following = softmax(np.stack([next_x @ kernel + bias for kernel, bias in judges]))
+    lower = following[(following @ ATOMS).argmin(0), np.arange(B)]
+    values = batch.reward[:, None] + GAMMA * batch.discount[:, None] * (ATOMS - before.alpha * next_log_pi[:, None])
+    y = project(lower, values, ATOMS)
+    q = [softmax(x @ kernel + bias) for kernel, bias in before.critics]
+    losses = [-(y * np.log(each)).sum(-1).mean() for each in q]
+    np.testing.assert_allclose(numbers["critic_loss"], 0.5 * sum(losses), **CLOSE)
+    np.testing.assert_allclose(numbers["q_mean"], np.mean(q @ ATOMS), **CLOSE)
+    outside = np.abs(values) > 3.0
+    np.testing.assert_allclose(numbers["clipped_mass"], (lower * outside).sum(-1).mean(), **CLOSE)
+    critics = [stepped(critic, x, 0.5 * (each - y) / B) for critic, each in zip(before.critics, q, strict=True)]
+    check_critics(agent, critics, before)
+    check_actor_and_alpha(agent, batch, critics, numbers, before, judge)

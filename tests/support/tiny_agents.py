@@ -88,6 +88,19 @@ def numeric_gradient(loss, array):
     return gradient
 
 
+def softmax(logits):
+    exponents = np.exp(logits - logits.max(-1, keepdims=True))
+    return exponents / exponents.sum(-1, keepdims=True)
+
+
+def project(probabilities, values, atoms):
+    """m_i = sum_j p_j max(0, 1 - |t_j - z_i| / width) of `[B, n]`, in float64."""
+    width = atoms[1] - atoms[0]
+    clipped = np.clip(values, atoms[0], atoms[-1])
+    nearness = np.maximum(0.0, 1.0 - np.abs(clipped[:, None, :] - atoms[:, None]) / width)
+    return np.einsum("bj,bij->bi", probabilities, nearness)
+
+
 class Minibatch:
     """Random numbers, as NumPy arrays, as a transition and as noise."""
 

@@ -77,4 +77,6 @@ class Categories:
             tf.stack([lower, upper]),
             tf.size(probabilities),
         )
-        return tf.reshape(moved, shape), tf.reduce_sum(probabilities * is_outside, -1)
+        # The sum leaves out what has no place; a loss of NaN says that training has diverged.
+        moved = tf.where(tf.math.is_nan(values), values, tf.reshape(moved, shape))
+        return moved, tf.reduce_sum(probabilities * is_outside, -1)
