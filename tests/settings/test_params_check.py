@@ -147,6 +147,14 @@ def test_possible_values_pass(name: str, value: Any) -> None:
         ("actor_optimizer", {"weight_decay": 10**400}, "must be a number of at least 0"),
         ("critic_optimizer", {"momentum": 0.9}, 'critic_optimizer["momentum"] is no setting of adam: remove it'),
         ("alpha_optimizer", {"weight_decay": 0.1}, "would pull log(alpha) to 0"),
+        ("categorical", {"num_atoms": 1}, "categorical.num_atoms must be an integer of at least 2, found 1"),
+        (
+            "categorical",
+            {"value_range": (5, -5)},
+            "value_range must be two numbers, the lower one first, found (5, -5)",
+        ),
+        ("categorical", {"value_range": (float("-inf"), 5)}, "value_range must be two numbers, the lower one first"),
+        ("categorical", {"value_range": (1, 10**400)}, "value_range must be two numbers, the lower one first"),
     ],
 )
 def test_what_is_wrong_with_a_key_of_a_dictionary_is_one_finding(attribute: str, value: Any, told: str) -> None:
@@ -192,11 +200,67 @@ def test_an_algorithm_that_is_misspelt_is_told_with_the_one_that_was_meant(wrong
         ({"algorithm": "tqc", "num_target_critics": 2}, "num_target_critics=2 does not work with algorithm='tqc'"),
         ({"algorithm": "crossq", "recurrent": True}, "recurrent=True does not work with algorithm='crossq', its batch"),
         ({"num_critics": 3}, "num_critics=3 does not work with algorithm='sac', it has two critics: set it to None"),
+        *(
+            (
+                {"algorithm": algorithm, name: setting},
+                f"{name}={setting!r} does not work with algorithm={algorithm!r}, ",
+            )
+            for algorithm in ("xqc", "flash_sac")
+            for name, setting in {
+                "recurrent": True,
+                "critic_layer_norm": True,
+                "critic_dropout": 0.1,
+                "batch_renormalization": True,
+                "num_target_critics": 2,
+                "critic_head": "scalar",
+            }.items()
+        ),
+        *(
+            (
+                {"algorithm": name, "critic_head": "categorical"},
+                f"critic_head='categorical' does not work with algorithm={name!r}, ",
+            )
+            for name in ("tqc", "dqn", "iqn", "sac_discrete")
+        ),
+        *(
+            (
+                {"hindsight_share": 0.5, **attributes},
+                "hindsight_share=0.5 does not work with normalize_rewards=True, which divides by returns of the goals "
+                "that steps had before: set hindsight_share to None, or normalize_rewards to False",
+            )
+            for attributes in ({"algorithm": "xqc"}, {"critic_head": "categorical"})
+        ),
     ],
 )
 def test_what_an_algorithm_cant_have_is_told(attributes: dict[str, Any], told: str) -> None:
     (finding,) = findings_for(**attributes)
     assert told in finding
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"algorithm": "flash_sac", "hindsight_share": 0.5, "normalize_rewards": False},
+        {"critic_head": "categorical", "recurrent": True, "categorical": {"num_atoms": 51}},
+        {"algorithm": "xqc", "preset": "paper", "num_critics": 3, "categorical": {"value_range": [-1, 1]}},
+        {"algorithm": "redq", "critic_head": "categorical", "critic_dropout": 0.01},
+    ],
+)
+def test_what_categorical_critics_can_have(attributes: dict[str, Any]) -> None:
+    assert findings_for(**attributes) == [] == params_check.advice(params_with(**attributes))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [
+        ({"preset": "paper"}, "preset='paper' has no effect with algorithm='sac'"),
+        ({"algorithm": "xqc", "network": "simba"}, "network='simba' has no effect with algorithm='xqc'"),
+        ({"categorical": {"num_atoms": 51}}, "categorical={'num_atoms': 51} has no effect with critic_head='scalar'"),
+    ],
+)
+def test_what_an_algorithm_does_not_read_is_told(attributes: dict[str, Any], told: str) -> None:
+    (note,) = params_check.advice(params_with(**attributes))
+    assert told in note
 
 
 def test_the_least_ratio_is_at_most_the_most() -> None:

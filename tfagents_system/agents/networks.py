@@ -139,6 +139,10 @@ class Body(tf.keras.layers.Layer):
         return squash.unflatten(values), state
 
 
+def _is_simba(params: TrainParamsBase) -> bool:
+    return params.network == SIMBA and params.algorithm not in _LAYERS_OF_ALGORITHMS
+
+
 def _hidden_layers(
     params: TrainParamsBase,
     units: Sequence[int],
@@ -153,7 +157,7 @@ def _hidden_layers(
     """
     if params.algorithm in _LAYERS_OF_ALGORITHMS:
         return _LAYERS_OF_ALGORITHMS[params.algorithm](units)
-    if params.network == SIMBA:
+    if _is_simba(params):
         return simba_layers(units)
     renormalization = algorithms.value(params, "batch_renormalization")
     dropout, has_norm = (is_critic and algorithms.value(params, f"critic_{name}") for name in ("dropout", "layer_norm"))
@@ -173,7 +177,7 @@ def _hidden_layers(
 
 def _normalization(params: TrainParamsBase, observation_spec: Any) -> tuple[ObservationNormalization | None, Any]:
     """The layer that normalises observations, a part of SimBa, and the spec of what it returns."""
-    if not params.normalize_observations and params.network != SIMBA:
+    if not params.normalize_observations and not _is_simba(params):
         return None, observation_spec
     normalization = ObservationNormalization(observation_spec, convolutions(params))
     specs = tf.nest.flatten(observation_spec)
@@ -326,7 +330,7 @@ class Critic(network.Network):
 def build_critic(params: TrainParamsBase, observation_spec: Any, action_spec: Any, num_outputs: int = 1) -> Critic:
     """The default critic: a Q-network over the concatenation of observation and action."""
     initializer: Callable[[], Any] = functools.partial(tf.keras.initializers.VarianceScaling, **_FAN_IN)
-    is_plain = params.network != SIMBA and not any(
+    is_plain = not _is_simba(params) and not any(
         algorithms.value(params, name) for name in ("critic_layer_norm", "critic_dropout", "batch_renormalization")
     )
     if num_outputs == 1 and is_plain:
@@ -337,7 +341,7 @@ def build_critic(params: TrainParamsBase, observation_spec: Any, action_spec: An
 
     def layers() -> Layers:
         # Like TF-Agents' critics close to 0.
-        of_values = "orthogonal" if params.network == SIMBA else tf.keras.initializers.RandomUniform(-0.003, 0.003)
+        of_values = "orthogonal" if _is_simba(params) else tf.keras.initializers.RandomUniform(-0.003, 0.003)
         return [
             *_hidden_layers(params, params.critic_joint_fc_layer_params, initializer, is_critic=True),
             tf.keras.layers.Dense(num_outputs, kernel_initializer=of_values, name=VALUE_LAYER),

@@ -181,7 +181,10 @@ OVERSAMPLING = Rule(
     "two integers (a, b) of at least 0, a at least 2 b, such as (40, 5)",
     lambda value: len(value) == 2 and all(map(is_integer, value)) and value[0] >= 2 * value[1] >= 0,
 )
-RANGE = Rule("two numbers, the lower one first", lambda value: len(value) == 2 and value[0] < value[1])
+RANGE = Rule(
+    "two numbers, the lower one first",
+    lambda value: len(value) == 2 and all(map(is_number, value)) and value[0] < value[1],
+)
 PARTS_OF_OBSERVATION = Rule(
     'a tuple of names such as ("proprio", "camera")',
     lambda value: isinstance(value, (list, tuple)) and bool(value) and all(isinstance(name, str) for name in value),
