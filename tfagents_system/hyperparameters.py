@@ -447,6 +447,9 @@ class Hyperparameters:
     action_history: CountOrZero = 0
     """Actions before the current one that are part of the observation, in [-1, 1] or one-hot, oldest first: for systems
     that act with a delay. Before an episode's start zeros, or in real time the default action."""
+    action_bounds: Annotated[Sequence[Any] | None, rules.BOUNDS] = None
+    """(low, high) of actions in the environment's units, to which an actor's [-1, 1] is scaled: one number for all, or
+    a list with one for each, within the bounds of the Box. None: those of the Box, which must be finite then."""
     action_table: Annotated[Sequence[Sequence[float]] | None, rules.ROWS] = None
     """Actions to choose from where the environment's action is a Box, a row of numbers in its units each."""
 

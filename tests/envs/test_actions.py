@@ -185,6 +185,58 @@ def test_specs_on_disk_know_the_table(tmp_path: Path) -> None:
     np.testing.assert_array_equal(specs.load_actions(path).rows, np.array(TABLE, np.float32))
 
 
+# Bounds of TrainParams.
+
+
+UNBOUNDED = SPACES.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+def test_actions_without_bounds_are_scaled_to_those_of_the_params(tmp_path: Path) -> None:
+    inner = GymnasiumTold(UNBOUNDED)
+    env = TrainingEnvironment(inner, 100, action_bounds=([-1, 0], [1, 4]))
+    env.reset()
+    env.step(np.array([0.5, -0.5], np.float32))
+    env.step_in_environment_units(np.array([9.0, 3.0], np.float32))
+    assert np.array(inner.got).tolist() == [[0.5, 1.0], [1.0, 3.0]]
+    specs.save_specs(tmp_path / "specs.pbtxt", env.observation_spec(), env.environment_action_spec)
+    loaded = specs.load_actions(tmp_path / "specs.pbtxt")
+    assert loaded.describe() == {"shape": [2], "dtype": "float32", "low": [-1.0, 0.0], "high": [1.0, 4.0]}
+    lanes = iter([lane := GymnasiumTold(SPACES.Box(-np.inf, np.inf, (1, 2))), inner])
+    vector = TrainingEnvironment(gymnasium.vector.SyncVectorEnv([lambda: next(lanes)] * 1), 9, action_bounds=(0, 2))
+    columns = vector.new_columns()
+    vector.reset_lanes(columns)
+    vector.step_lanes([np.array([[-1.0, 0.5]], np.float32)], columns)
+    assert lane.got[0].tolist() == [[0.0, 1.5]]
+
+
+def test_bounds_narrow_those_of_all_boxes_of_floats() -> None:
+    parts = SPACES.Dict(a=SPACES.Box(-0.7, 0.7, (2,)), b=SPACES.Discrete(3), c=SPACES.Box(-1, np.inf, (1,)))
+    spec = TrainingEnvironment(GymnasiumTold(parts), 100, action_bounds=(-0.7, 0.5)).environment_action_spec
+    np.testing.assert_array_equal(spec["a"].minimum, np.full(2, -0.7, np.float32))  # Which is above -0.7.
+    np.testing.assert_array_equal(spec["a"].maximum, [0.5, 0.5])
+    assert (spec["c"].minimum, spec["c"].maximum, spec["b"].maximum) == ([np.float32(-0.7)], [0.5], 2)
+
+
+@pytest.mark.parametrize(
+    ("space", "bounds", "text"),
+    [
+        (UNBOUNDED, None, r"set TrainParams.action_bounds = \(low, high\)"),
+        (UNBOUNDED, (-1, 1e30), "is unbounded"),
+        (UNBOUNDED, ([-1] * 3, 1), "action_bounds has 3 numbers, the action has 2: give one for all"),
+        (
+            SPACES.Box(-1, 1, (2,)),
+            (-1, [1, 1.5]),
+            r"high \[1.  1.5\] exceed .*, high \[1. 1.\]\): choose",
+        ),
+        (SPACES.Box(0, 5, (1,), np.int32), (0, 2), "the actions are discrete: remove them"),
+        (SPACES.Discrete(3), (0, 2), "the actions are discrete: remove them"),
+    ],
+)
+def test_bounds_that_do_not_fit_are_refused(space: Any, bounds: Any, text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        TrainingEnvironment(GymnasiumTold(space), 100, action_bounds=bounds)
+
+
 # What is drawn, remembered and stored.
 
 
@@ -268,8 +320,9 @@ def test_a_key_of_the_environments_own_is_not_hidden():
         TrainingEnvironment(Own(), horizon=10, action_history=1)
 
 
-def test_runs_have_it_by_the_attribute():
-    params = type("TrainParams", (FakeParams,), {"action_history": 5})({"horizon": 10})
-    env = loading.make_collect_env(params, 0, 0)
+def test_runs_have_it_and_bounds_by_the_attributes():
+    attributes = {"action_history": 5, "action_bounds": (0, [1.5, 0.25])}
+    env = loading.make_collect_env(type("TrainParams", (FakeParams,), attributes)({"horizon": 10}), 0, 0)
+    assert env.in_environment_units(np.ones(2, np.float32)).tolist() == [1.5, 0.25]
     assert env.observation_spec()["action_history"].shape == (10,)
     assert env.reset().observation["action_history"].tolist() == [0.0] * 10

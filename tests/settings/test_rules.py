@@ -47,6 +47,14 @@ def names(value: Any) -> str:
             {"recurrent": True, "potential": flat},
             "potential does not work with recurrent=True",
         ),
+        (
+            {"action_bounds": (0, 1), "action_table": [[0], [1]]},
+            "action_bounds does not work with action_table",
+        ),
+        *(
+            ({"action_bounds": wrong}, r"action_bounds must be a pair \(low, high\) of numbers, or of lists")
+            for wrong in (1, (1, 0), (0, 1, 2), ([0, 0], [1]), ([0, 2], 1), (0, float("inf")), ("a", "b"), ((), ()))
+        ),
         ({"cut_at_exploration": True, "n_step": 3}, "cut_at_exploration=True does not work with algorithm='sac'"),
         ({"potential": 3.0}, "potential must be a method"),
         ({"hindsight_share": 0.0}, "hindsight_share must be a number above 0 and at most 1, or None"),

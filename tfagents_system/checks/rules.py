@@ -10,6 +10,7 @@ import difflib
 import json
 import math
 import numbers
+import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -200,11 +201,22 @@ ROWS = Rule(
     "a list of rows of equally many numbers such as [[1, 0, -0.5], [0, 1, 0]]",
     lambda value: len({len(row) for row in value}) == 1 and all(is_number(number) for row in value for number in row),
 )
+BOUNDS = Rule(
+    "a pair (low, high) of numbers, or of lists of numbers, such as (-1, 1) or ([-1, 0], [1, 2]), low not above high",
+    lambda value: _are_bounds(*value),
+)
 GoalStrategy = Literal["future", "final", "episode"]
 
 
 def _are_sizes(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and all(is_integer(size) and size >= 1 for size in value)
+
+
+def _are_bounds(low: Any, high: Any) -> bool:
+    count = next((len(side) for side in (low, high) if not is_number(side)), 1)
+    lows, highs = ([side] * count if is_number(side) else list(side) for side in (low, high))
+    are_numbers = all(map(is_number, lows + highs)) and len(lows) == len(highs) > 0
+    return are_numbers and all(map(operator.le, lows, highs))
 
 
 def _are_paths(value: Any) -> bool:

@@ -59,6 +59,7 @@ def make_env(
             worker_id=worker_id,
             name=name,
             action_history=params.action_history,
+            action_bounds=params.action_bounds,
             action_table=params.action_table,
             potential=params.potential if has_potential(params) and kind == COLLECT else None,
             strict_observation_bounds=params.strict_observation_bounds,

@@ -29,6 +29,7 @@ from tfagents_system.errors import UserError
 _TABLE = "action_table"
 _MOST_ONE_HOT, _MOST_AXES = 1_000_000, 28
 _INTEGERS = tuple(map(np.dtype, (np.uint8, np.int32, np.int64)))
+Bounds = Sequence[Any]  # (low, high): a number each, or one for each number of an action.
 UNBOUNDED = 1e30  # Some libraries use larger bounds to mean "none": scaling to them would lose all precision.
 
 
@@ -134,20 +135,26 @@ def _observation_dtype(dtype: np.dtype) -> np.dtype:
     raise UserError(f"observations must be numbers, found dtype {dtype}: return float32 or an integer type")
 
 
-def action_spec_of(spaces: Any) -> Any:
+def action_spec_of(spaces: Any, bounds: Bounds | None = None) -> Any:
     """The environment's own spec of actions in a nest of spaces, each leaf flattened to one dimension.
 
     Of a single choice it has none.
 
+    Args:
+      bounds: `TrainParams.action_bounds`, which replace those of each Box of floats.
+
     Raises:
-      UserError: A leaf is of another kind, or unbounded, or there is none.
+      UserError: A leaf is of another kind, or unbounded, or there is none; the bounds do not fit.
     """
     if not tree.flatten(spaces):
         raise UserError("the action space has no part: give it a Box, Discrete, MultiDiscrete or MultiBinary")
-    return tree.map_structure_with_path(_action_leaf, spaces)
+    spec = tree.map_structure_with_path(lambda path, space: _action_leaf(path, space, bounds), spaces)
+    if bounds is not None and not any(np.dtype(leaf.dtype).kind == "f" for leaf in tree.flatten(spec)):
+        raise UserError("TrainParams.action_bounds are of a Box of floats, and the actions are discrete: remove them")
+    return spec
 
 
-def _action_leaf(path: tuple[Any, ...], space: Any) -> array_spec.BoundedArraySpec:
+def _action_leaf(path: tuple[Any, ...], space: Any, bounds: Bounds | None) -> array_spec.BoundedArraySpec:
     name, kind = leaf_name("action", *path), space_kind(space)
     dtype = np.dtype(getattr(space, "dtype", None) or np.int64)
     if kind in ("Discrete", "MultiDiscrete"):
@@ -161,7 +168,27 @@ def _action_leaf(path: tuple[Any, ...], space: Any) -> array_spec.BoundedArraySp
         raise UserError(
             f"the {name} space is {space}: use a Box with finite bounds, Discrete, MultiDiscrete or MultiBinary"
         )
-    return _bounded_action(name, tuple(space.shape), box_dtype(space), space.low, space.high)
+    low, high = space.low, space.high
+    if bounds is not None and box_dtype(space).kind == "f":
+        low, high = _bounds_within(name, space, bounds)
+    return _bounded_action(name, tuple(space.shape), box_dtype(space), low, high)
+
+
+def _bounds_within(name: str, space: Any, bounds: Bounds) -> list[np.ndarray]:
+    """`TrainParams.action_bounds` in the shape and dtype of a Box, within its own bounds."""
+    size, dtype = int(np.prod(space.shape, dtype=np.int64)), box_dtype(space)
+    if wrong := [np.size(bound) for bound in bounds if np.ndim(bound) and np.size(bound) != size]:
+        raise UserError(
+            f"TrainParams.action_bounds has {wrong[0]} numbers, the {name} has {size}: give one for all or one for each"
+        )
+    low, high = (np.resize(np.asarray(bound, dtype), space.shape) for bound in bounds)
+    if np.any(low < space.low) or np.any(high > space.high):
+        own_low, own_high = (short_text(np.asarray(bound)) for bound in (space.low, space.high))
+        raise UserError(
+            f"TrainParams.action_bounds: low {short_text(low)} and high {short_text(high)} exceed those of the {name} "
+            f"space (low {own_low}, high {own_high}): choose them within these"
+        )
+    return [low, high]
 
 
 def _bounded_action(name: str, shape: tuple[int, ...], dtype: Any, low: Any, high: Any) -> array_spec.BoundedArraySpec:
@@ -177,7 +204,8 @@ def _bounded_action(name: str, shape: tuple[int, ...], dtype: Any, low: Any, hig
     if not is_bounded:
         raise UserError(
             f"the {name} space is unbounded (low {short_text(np.asarray(low))}, high {short_text(np.asarray(high))}): "
-            "give every dimension finite bounds, to which actions are scaled, and remove ClipAction, which has none"
+            "set TrainParams.action_bounds = (low, high), to which actions are scaled, or give every dimension finite "
+            "bounds; remove ClipAction, which has none"
         )
     if np.any(low > high):
         raise UserError(f"the {name} space has low {short_text(low)} above high {short_text(high)}: swap them")

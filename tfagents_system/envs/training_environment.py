@@ -21,7 +21,7 @@ from tfagents_system.envs.gym_driver import ACTION_MASK, RECORD_PREFIX, GoalFunc
 from tfagents_system.envs.history import ACTION_HISTORY, leaf_names
 from tfagents_system.envs.observations import ObservationWriter
 from tfagents_system.envs.real_time import device_of
-from tfagents_system.envs.specs import action_spec_of, observation_spec_of
+from tfagents_system.envs.specs import Bounds, action_spec_of, observation_spec_of
 from tfagents_system.errors import UserError
 
 Potential = Callable[[Any], float]  # From an observation.
@@ -118,6 +118,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
       worker_id: Named in errors.
       name: Which environment of the worker; named in errors.
       action_history: Last actions that its observations hold, see ActionHistory.
+      action_bounds: Of TrainParams: they replace those of the environment's Boxes of floats.
       action_table: Of TrainParams: rows in the environment's units that are the agent's actions.
       potential: Of TrainParams; what it raises is a fault of the environment. None: observations have no potential.
       strict_observation_bounds: Of TrainParams.
@@ -128,7 +129,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
       num_lanes: N.
       can_reseed: `reseed` has an effect: EnvPool takes a seed only when it is built.
       device: Of an environment that acts in real time; None of any other.
-      environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds.
+      environment_action_spec: Nest of BoundedArraySpecs with the environment's own bounds, or `action_bounds`.
       actions: Nest of LeafActions: what the agent's actions are in the environment.
       info: The info of the (first lane's) last step; empty after a reset.
       legal: `[N, n]`: which of n actions may be taken next, by `action_mask`; None where observations have none.
@@ -152,6 +153,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         worker_id: int = 0,
         name: str = "the environment",
         action_history: int = 0,
+        action_bounds: Bounds | None = None,
         action_table: Sequence[Sequence[float]] | None = None,
         potential: Potential | None = None,
         strict_observation_bounds: bool = False,
@@ -163,7 +165,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         self.device = None if self.is_vector else device_of(backend.layers())
         if self.device is not None:
             self.device.limit_steps(horizon)
-        self.environment_action_spec = action_spec_of(backend.action_spaces)
+        self.environment_action_spec = action_spec_of(backend.action_spaces, action_bounds)
         self.actions = actions_of(self.environment_action_spec, action_table, backend.action_spaces)
         self._leaf_actions = tree.flatten(self.actions)
         self._action_spec = tree.map_structure(lambda leaf: leaf.spec, self.actions)

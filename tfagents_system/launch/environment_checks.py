@@ -357,7 +357,8 @@ class EnvironmentTrial:
             has_other_contract = isinstance(env.user_env, py_environment.PyEnvironment | EnvProcess)
             # Its samples of the action space need not be legal.
             if not (has_other_contract or env.is_vector or env.legal is not None):
-                check_contract(env.user_env, contract, _user_action(env))
+                rng = np.random.default_rng(0)
+                check_contract(env.user_env, contract, lambda: env.in_environment_units(trial_action(env, rng)))
         _rest(env)
         if not contract.errors:
             self.findings.extend(played)
@@ -715,13 +716,6 @@ def trial_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:
     if env.device is None:
         return tree.map_structure(lambda spec: actions.random_actions(spec, rng), env.action_spec())
     return env.device.trial_action(env.actions)
-
-
-def _user_action(env: TrainingEnvironment) -> Callable[[], Any]:
-    """Gives actions in the environment's own units."""
-    if env.device is None:
-        return lambda: env.user_env.action_space.sample()
-    return lambda: env.in_environment_units(trial_action(env, np.random.default_rng(0)))
 
 
 def _rest(env: TrainingEnvironment) -> None:

@@ -407,6 +407,10 @@ _RULES = (
         "{it}: not with algorithm={p.algorithm!r}, which builds networks of its own that score all actions: remove it, "
         "or build the whole agent with agent_ctor",
     ),
+    _unless(
+        lambda p: p.action_bounds is not None and p.action_table is not None,
+        "action_bounds does not work with action_table, whose rows are all actions: set one of them to None",
+    ),
     _not_with("n_step", "recurrent", "sequences are trained on step by step"),
     _not_with("mini_race", "recurrent", "sequences have no time of their own"),
     _not_with("potential", "recurrent", "the rewards of sequences are not shaped"),
