@@ -194,7 +194,7 @@ def test_the_first_and_the_last_value_of_a_range_are_tried(bad: float) -> None:
     assert len(findings) == 1 and f"set_state({{'mass': {bad}}})" in findings[0] and f"{bad} kg" in findings[0]
 
 
-def test_a_parameter_that_changes_nothing_is_noted_with_near_attributes() -> None:
+def test_a_parameter_that_changes_nothing_is_noted() -> None:
     class Deaf(CounterEnv):
         wind_power = 1.0
 
@@ -210,9 +210,7 @@ def test_a_parameter_that_changes_nothing_is_noted_with_near_attributes() -> Non
             self.wind_power = state["wind"]
 
     (note,) = report(Deaf, {"wind": MASS})[0].notes
-    assert (
-        "curriculum.wind: set_state changes no attribute of Deaf" in note and "its attributes wind_power have" in note
-    )
+    assert "curriculum.wind: set_state changes no attribute" in note
     assert report(Listening, {"wind": MASS})[0].notes == []
 
 

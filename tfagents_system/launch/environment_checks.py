@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import os
 import pickle
@@ -32,7 +31,7 @@ from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs import actions, gym_driver, kinds, loading, rendering
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.env_process import EnvProcess
-from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault, cause_of, describe_error
+from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault
 from tfagents_system.envs.gym_driver import ACTION_MASK, gym_layers
 from tfagents_system.envs.hooks import COLLECT, EVAL
 from tfagents_system.envs.observations import CONTRACT, check_contract
@@ -40,7 +39,7 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch import costs, machine_checks, neighbours, spec_checks
 from tfagents_system.launch.cpus import CpuPlan
-from tfagents_system.launch.neighbours import OtherProcess, first_difference
+from tfagents_system.launch.neighbours import OtherProcess, first_difference, works
 from tfagents_system.launch.spec_checks import ENVIRONMENT, in_words, specs_of
 from tfagents_system.launch.trial import told
 from tfagents_system.machine import process_settings
@@ -112,6 +111,15 @@ class Outcome(NamedTuple):
     signature: AgentSignature | None
     agent_bytes: int
     policy_bytes: int
+
+
+class Neighbour(NamedTuple):
+    """Another environment of the run; the first three as of `loading.make_env`."""
+
+    kind: str
+    seed: int
+    env_id: int
+    name: str
 
 
 class Episode(NamedTuple):
@@ -188,7 +196,7 @@ class EnvironmentTrial:
             return None
         if self.render:
             rendering.prepare_headless()  # Before the user's code imports MuJoCo.
-        with contextlib.ExitStack() as self._stack, OtherProcess(self._try_alone) as self._other:
+        with contextlib.ExitStack() as self._stack, OtherProcess(self._play_alone) as self._other:
             if (env := self._build()) is None or not self._check_specs(env):
                 return None
             episode = self._try_steps(env) if self.workers or env.device is None else None
@@ -206,8 +214,8 @@ class EnvironmentTrial:
                 if self.render and env.device is not None:
                     self._draw(env)
                 if self.workers > 1 and env.device is None and self._build_secs <= _CHEAP_SECS:
-                    another = "the environment of another worker"
-                    self._try_neighbour(env, episode, another, COLLECT, self.envs_per_worker, False)
+                    other = Neighbour(COLLECT, self.seed + 1, self.envs_per_worker, "the environment of another worker")
+                    self._try_neighbour(env, episode, other, is_here=False)
             with self._trying(ENVIRONMENT, "closing the environments"):
                 self._stack.close()
             if self._is_fine and episode is not None and env.device is None:  # There may be one environment at a time.
@@ -301,9 +309,10 @@ class EnvironmentTrial:
         if params.num_eval_episodes and env.device is not None:
             findings.fact(EVALUATION, "in the environment that collects: it acts in real time, so there is one")
         elif params.num_eval_episodes and self._is_fine:  # Else most likely the same again.
-            eval_env = self._try_neighbour(env, episode, _EVAL, EVAL, 0, self.evaluates)
+            eval_env = self._try_neighbour(env, episode, Neighbour(EVAL, self.seed, 0, _EVAL), self.evaluates)
         if self._is_fine and self.envs_per_worker > 1 and not env.is_vector:
-            self._try_neighbour(env, episode, "another environment of the worker", COLLECT, 1, True)
+            other = Neighbour(COLLECT, self.seed + 1, 1, "another environment of the worker")
+            self._try_neighbour(env, episode, other, is_here=True)
         if self._is_fine and episode is not None:
             with self._trying(ENVIRONMENT, f"compute_reward of {_COLLECT}"):
                 spec_checks.check_goal_functions(params, env, episode.first, findings)
@@ -421,72 +430,55 @@ class EnvironmentTrial:
         self.findings.fact(CONTRACT, f"{count} lanes")
 
     def _try_neighbour(
-        self, env: TrainingEnvironment, episode: Episode | None, name: str, kind: str, env_id: int, is_here: bool
+        self, env: TrainingEnvironment, episode: Episode | None, other: Neighbour, is_here: bool
     ) -> TrainingEnvironment | None:
-        """Whether another environment runs beside the collect environment, is like it, and leaves it alone.
-
-        Args:
-          name: In messages.
-          kind, env_id: See `loading.make_env`.
-          is_here: It is in this process, else in another one.
-
-        Returns:
-          It, if it is here.
-        """
-        where = EVALUATION if kind == EVAL else ENVIRONMENT
-        try_beside = functools.partial(self._try_beside, env, episode, name, kind, env_id)
-        with self._trying(where, f"building {name}", name):
+        """Whether another environment runs beside the collect environment; returns it if it is in this process."""
+        where = EVALUATION if other.kind == EVAL else ENVIRONMENT
+        with self._trying(where, f"building {other.name}", other.name):
             try:
-                here, differences, is_same = try_beside(is_here)
+                return self._try_beside(env, episode, other, is_here)
             except EnvironmentDiedError as error:
-                self.findings.note(where, f"{name} could not be tried: {error}")
-                return None
+                self.findings.note(where, f"{other.name} could not be tried: {error}")
             except (Exception, SystemExit) as error:
-                remedy = self._apart(env, kind)
-                if not is_here or not _works(lambda: try_beside(is_here=False)):
-                    _works(self._stack.close)
-                    if not _works(lambda: self._other.call(name, kind, env_id, specs_of(env), self.seed)):
+                remedy = self._apart(env, other.kind)
+                if not is_here or not works(lambda: self._try_beside(env, episode, other, is_here=False)):
+                    works(self._stack.close)
+                    if not works(lambda: self._other.call(other, specs_of(env), self.seed, _COMPARED_STEPS)):
                         raise  # It does not run alone, either.
                     remedy = _OF_ITS_OWN
                 words = neighbours.in_words(error)
                 raise UserError(f"it can't run beside {_COLLECT} ({words}): {remedy}") from None
-            self.findings.error(where, *differences)
-            if kind == EVAL and not differences:
-                self.findings.fact(EVALUATION, "the same observations and actions as for collecting")
-            if kind == COLLECT and is_same:
-                words = f"{name} has the same episodes, though its seed is another one: workers see the same"
-                self.findings.note(SEEDING, f"{words}. {_SEEDED}")
-            return here
         return None
 
     def _try_beside(
-        self, env: TrainingEnvironment, episode: Episode | None, name: str, kind: str, env_id: int, is_here: bool
-    ) -> tuple[TrainingEnvironment | None, list[str], bool]:
-        """(it if it is here, what of its specs differs, whether it repeats the episode of the collect environment).
+        self, env: TrainingEnvironment, episode: Episode | None, other: Neighbour, is_here: bool
+    ) -> TrainingEnvironment | None:
+        """Whether it is like the collect environment, and leaves it alone; returns it if it is in this process.
 
         Raises:
           UserError: It changes what happens in the collect environment.
         """
-        began, here = time.perf_counter(), None
-        there = functools.partial(self._other.call, name, kind, env_id, specs_of(env))
+        began, here, specs, findings = time.perf_counter(), None, specs_of(env), self.findings
+        play_other = functools.partial(self._other.call, other, specs)
         if is_here:
-            beside = env if kind == EVAL else None
-            here = loading.make_env(
-                self.params, kind, self.seed + (kind == COLLECT), env_id, name=name, collect_env=beside
+            collect_env = env if other.kind == EVAL else None
+            here = self._stack.enter_context(
+                loading.make_env(self.params, *other[:3], name=other.name, collect_env=collect_env)
             )
-            self._stack.enter_context(here)
-        differences, episodes = self._tried(here, name, specs_of(env), self.seed) if here else there(self.seed)
+            play_other = functools.partial(self._play_other, here, other, specs)
+        differences, episodes = play_other(self.seed, _COMPARED_STEPS)
+        findings.error(EVALUATION if other.kind == EVAL else ENVIRONMENT, *differences)
+        if other.kind == EVAL and not differences:
+            findings.fact(EVALUATION, "the same observations and actions as for collecting")
         if differences or episode is None or time.perf_counter() - began > 2 * _EPISODE_SECS:
-            return here, differences, False
+            return here
         steps = max(2, min(_COMPARED_STEPS, int(_DISTURBED_SECS / episode.step_secs)))
-        is_between = kind == EVAL and self.params.env_steps_per_iter is None  # Of whole episodes.
+        is_between = other.kind == EVAL and self.params.env_steps_per_iter is None  # Of whole episodes.
 
         def act(actions_seed: int) -> None:
-            if here is None:
-                there(actions_seed)
-            else:
-                here.reseed(self.seed + (kind == COLLECT))
-                self._play(here, name, actions_seed, steps)
+            if here is not None:
+                here.reseed(other.seed)
+            play_other(actions_seed, steps)
             random.seed(self.seed)  # Other actions may have drawn more.
             np.random.seed(self.seed % 2**32)
 
@@ -503,23 +495,24 @@ class EnvironmentTrial:
                 "simulator, a variable of a module, or a file"
             )
         is_same = first_difference(episode.first, episodes[0]) is None and first_difference(*episodes) is not None
-        return here, differences, is_same
+        if other.kind == COLLECT and is_same:
+            words = f"{other.name} has the same episodes, though its seed is another one: workers see the same"
+            findings.note(SEEDING, f"{words}. {_SEEDED}")
+        return here
 
-    def _tried(
-        self, env: TrainingEnvironment, name: str, specs: Mapping[str, Any], actions_seed: int
+    def _play_other(
+        self, env: TrainingEnvironment, other: Neighbour, specs: Mapping[str, Any], actions_seed: int, steps: int
     ) -> tuple[list[str], list[list[ts.TimeStep]]]:
         """(what differs from the collect environment's specs, first steps of two episodes if nothing does)."""
-        differences = spec_checks.check_same_specs(specs, specs_of(env), name)
+        differences = spec_checks.check_same_specs(specs, specs_of(env), other.name)
         episodes = 0 if differences else 2
-        return differences, [self._play(env, name, actions_seed, _COMPARED_STEPS).first for _ in range(episodes)]
+        return differences, [self._play(env, other.name, actions_seed, steps).first for _ in range(episodes)]
 
-    def _try_alone(
-        self, name: str, kind: str, env_id: int, specs: Mapping[str, Any], actions_seed: int
-    ) -> tuple[list[str], list[list[ts.TimeStep]]]:
-        """In the other process: `_tried` of an environment that is built for it."""
+    def _play_alone(self, other: Neighbour, *arguments: Any) -> tuple[list[str], list[list[ts.TimeStep]]]:
+        """In the other process: `_play_other` of an environment that is built for it."""
         self.enter = lambda doing: None
-        with loading.make_env(self.params, kind, self.seed + (kind == COLLECT), env_id) as env:
-            return self._tried(env, name, specs, actions_seed)
+        with loading.make_env(self.params, *other[:3]) as env:
+            return self._play_other(env, other, *arguments)
 
     def _apart(self, env: TrainingEnvironment, kind: str) -> str:
         """How each environment gets a process."""
@@ -537,15 +530,14 @@ class EnvironmentTrial:
             with loading.make_collect_env(self.params, 0, self.seed) as again:
                 played = self._play(again, "the collect environment that is built again", self.seed, _COMPARED_STEPS)
         except Exception as error:
-            words = f"{_COLLECT} could not be built again once it was closed: {describe_error(cause_of(error))}"
+            words = f"{_COLLECT} could not be built again once it was closed: {neighbours.in_words(error)}"
             self.findings.note(SEEDING, words)
             return
         if (step := first_difference(episode.first, played.first)) is None:
             self.findings.fact(SEEDING, "the same seed gives the same episode")
             return
-        where = f"in step {step}" if step else "in the first observation"
-        words = f"two environments with the same seed differ {where}: a run can't be repeated exactly. {_SEEDED}"
-        self.findings.note(SEEDING, words)
+        words = f"two environments with the same seed differ in step {step} (0: the reset): no run can be repeated"
+        self.findings.note(SEEDING, f"{words}. {_SEEDED}")
 
     def _try_curriculum(self, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment | None) -> None:
         """Sets every parameter of the curriculum to its first and to its last value, and takes a few steps with each.
@@ -563,7 +555,11 @@ class EnvironmentTrial:
             if has_effect is not None and eval_env is not None and curriculum.apply_to_eval(name):
                 self._try_values(eval_env, _EVAL, name, ends)
             if has_effect is False and len(ends) == 2:
-                self.findings.note(CURRICULUM, _without_effect(collect_env, name))
+                self.findings.note(
+                    CURRICULUM,
+                    f"curriculum.{name}: set_state changes no attribute, and nothing in {_STEPS_WITH_VALUE} steps with "
+                    "the same seed: let set_state use it, or remove the parameter",
+                )
         if len(self.findings.errors) == errors:
             words = ", ".join(f"{name} = {value:g}" for name, value in curriculum.end_values())
             self.findings.fact(CURRICULUM, f"set_state works with {words}")
@@ -574,10 +570,9 @@ class EnvironmentTrial:
         Nothing is compared, and they are said to, where attributes can't be seen.
         """
         is_seen = not (env.device or env.is_vector or isinstance(env.user_env, EnvProcess))
-        has_effect, played, works = not is_seen, set[bytes](), False
+        has_effect, played = not is_seen, set[bytes]()
         for value in values:
-            works, before = False, _attributes(env) if is_seen else {}
-            doing = f"set_state() of {name} = {value}"
+            before, doing = _attributes(env) if is_seen else {}, f"set_state() of {name} = {value}"
             with self._trying(CURRICULUM, doing, f"curriculum.{name}: set_state({{{name!r}: {value}}})"):
                 env.set_state({name: value})
                 if is_seen:
@@ -585,9 +580,8 @@ class EnvironmentTrial:
                     env.reseed(0)
                 first = self._play(env, f"{which} with {name} = {value}", 0, _STEPS_WITH_VALUE).first
                 played.add(pickle.dumps(tree.flatten(first)))
-                works = True
-            if not works:  # With the other value most likely the same again.
-                return None
+                continue
+            return None  # With the other value most likely the same again.
         return has_effect or len(played) > 1
 
     # The agent.
@@ -671,16 +665,7 @@ class EnvironmentTrial:
                 frame = env.render_frame()
                 self.findings.fact(RENDERING, f"frames of {frame.shape[1]} x {frame.shape[0]}")
         except Exception as error:
-            fault = error.findings[0] if isinstance(error, UserError) else describe_error(error)
-            self.findings.note(RENDERING, f"{fault}; training needs no pictures")
-
-
-def _works(function: Callable[[], object]) -> bool:
-    try:
-        function()
-    except (Exception, SystemExit):
-        return False
-    return True
+            self.findings.note(RENDERING, f"{neighbours.in_words(error)}; training needs no pictures")
 
 
 def check_actions(policy: WorkerPolicy, network: tf_policy.TFPolicy) -> None:
@@ -746,16 +731,3 @@ def _attributes(env: TrainingEnvironment) -> dict[str, bytes]:
             with contextlib.suppress(Exception):
                 contents[f"{depth}.{name}"] = b"" if name == "env" else pickle.dumps(value)
     return contents
-
-
-def _without_effect(env: TrainingEnvironment, name: str) -> str:
-    inner = list(gym_layers(env.user_env))[-1]
-    near = difflib.get_close_matches(name, [attribute.strip("_") for attribute in vars(inner)], cutoff=0.4)
-    meant = f"its attributes {', '.join(near)} have similar names" if near else "no attribute has a similar name"
-    return (
-        f"curriculum.{name}: set_state changes no attribute of {type(inner).__name__}, and nothing in "
-        f"{_STEPS_WITH_VALUE} steps with the same seed: let set_state use it ({meant}), or remove the parameter"
-    )
-
-
-# What a run's agent asks of observations and actions.

@@ -107,15 +107,15 @@ def disturbed_step(play: Callable[[int], Sequence[ts.TimeStep]]) -> int | None:
     except EnvironmentProcessError:  # The other one can't act as often.
         return None
     except EnvironmentFault:
-        return 1 if all(_fails(play) for _ in range(2)) else None
+        return 1 if not any(works(lambda: play(1)) for _ in range(2)) else None
 
 
-def _fails(play: Callable[[int], Any]) -> bool:
+def works(function: Callable[[], object]) -> bool:
     try:
-        play(1)
-    except EnvironmentFault:
-        return True
-    return False
+        function()
+    except (Exception, SystemExit):
+        return False
+    return True
 
 
 def first_difference(ours: Sequence[ts.TimeStep], others: Sequence[ts.TimeStep]) -> int | None:
