@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.support.machines import flat
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import CpuPlan, plan_cpus, split_cpus
+from tfagents_system.machine import processes
 from tfagents_system.machine.cpus import (
     Cpu,
     Usable,
@@ -185,26 +186,31 @@ def test_slurm_allotment(environ: dict[str, str], count: int | None) -> None:
     assert slurm_allotment(environ) == count
 
 
-def test_the_tightest_quota_on_the_way_up_counts(tmp_path: Path) -> None:
-    membership = tmp_path / "cgroup"
+@pytest.fixture
+def membership(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(processes, "_MEMBERSHIP", tmp_path / "cgroup")
+    monkeypatch.setattr(processes, "_CGROUPS", tmp_path)
+    return tmp_path / "cgroup"
+
+
+def test_the_tightest_quota_on_the_way_up_counts(tmp_path: Path, membership: Path) -> None:
     membership.write_text("0::/a/b\n")
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "a/b/cpu.max").write_text("max 100000\n")
-    assert cgroup_quota(membership, tmp_path) is None
+    assert cgroup_quota() is None
     (tmp_path / "a/cpu.max").write_text("250000 100000\n")
     (tmp_path / "cpu.max").write_text("800000 100000\n")
-    assert cgroup_quota(membership, tmp_path) == 2.5
+    assert cgroup_quota() == 2.5
 
 
-def test_version_1_quotas_and_a_path_that_only_the_host_has(tmp_path: Path) -> None:
-    membership = tmp_path / "cgroup"
+def test_version_1_quotas_and_a_path_that_only_the_host_has(tmp_path: Path, membership: Path) -> None:
     membership.write_text("5:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc\n")
     (tmp_path / "cpu,cpuacct").mkdir()
     (tmp_path / "cpu,cpuacct/cpu.cfs_quota_us").write_text("150000\n")
     (tmp_path / "cpu,cpuacct/cpu.cfs_period_us").write_text("100000\n")
-    assert cgroup_quota(membership, tmp_path) == 1.5
+    assert cgroup_quota() == 1.5
     (tmp_path / "cpu,cpuacct/cpu.cfs_quota_us").write_text("-1\n")
-    assert cgroup_quota(membership, tmp_path) is None
+    assert cgroup_quota() is None
 
 
 # Machines as the kernel describes them.

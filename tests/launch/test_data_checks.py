@@ -150,20 +150,19 @@ def test_it_counts_in_the_checks_of_disk_and_memory(
 ) -> None:
     """As long as it is not there, of the disk; always of the memory that rings should fit into."""
     paths, disk, memory = RunPaths(tmp_path / "run"), list[Any](), list[int]()
+    monkeypatch.setattr(machine_checks, "check_disk", lambda findings, needed: disk.append(needed))
     monkeypatch.setattr(
-        machine_checks, "check_disk", lambda findings, needed: disk.append(needed.get(paths.prior_data))
-    )
-    monkeypatch.setattr(
-        machine_checks, "check_memory", lambda findings, workers, own, ring, prior, **_: memory.append(prior)
+        machine_checks, "check_memory", lambda findings, workers, own, experience, **_: memory.append(experience)
     )
     write_demos(tmp_path / "mine" / "data" / "demos.npz", 4000)
     assert prepare_run(prior_environ)
     step = 4 * (3 + 1) + 4 * 3 + 1 + 4  # Observation and action, reward, discount, steps_left, step_type, crc.
-    assert disk[0][0] == "prior data" and 4000 * step <= disk[0][1] <= 4000 * step + 500_000
-    assert memory == [disk[0][1]]
+    words, prior_bytes = disk[0][paths.prior_data]
+    assert words == "prior data" and 4000 * step <= prior_bytes <= 4000 * step + 500_000
+    assert memory == [disk[0][paths.replay][1] + prior_bytes]
     paths.status_json.write_text('{"run": {}, "roles": {"trainer": {"train_step": 5}}}')
     assert prepare_run(prior_environ)
-    assert disk[1] is None and memory[1] >= 4000 * step, "it is there"
+    assert paths.prior_data not in disk[1] and memory[1] >= 4000 * step, "it is there"
 
 
 @pytest.mark.usefixtures("without_agent")

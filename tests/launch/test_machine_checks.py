@@ -14,6 +14,7 @@ import pytest
 
 from tfagents_system.checks.findings import Findings
 from tfagents_system.launch import machine_checks
+from tfagents_system.machine import processes
 
 MIB, GIB = 2**20, 2**30
 
@@ -52,11 +53,9 @@ def test_disk_of_a_run(tmp_path: Path) -> None:
     assert machine_checks.bytes_in(tmp_path / "nowhere") == 0
 
 
-def memory(
-    free: int, workers: int = 10, own: int = 90 * MIB, ring: int = 0, prior: int = 0, server: int = 0
-) -> Findings:
+def memory(free: int, workers: int = 10, own: int = 90 * MIB, experience: int = 0, server: int = 0) -> Findings:
     findings, available = Findings(), (free, "of this machine's memory")
-    machine_checks.check_memory(findings, workers, own, ring, prior, server_bytes=server, available=available)
+    machine_checks.check_memory(findings, workers, own, experience, server_bytes=server, available=available)
     return findings
 
 
@@ -70,12 +69,10 @@ def test_memory() -> None:
     assert (enough.errors, enough.notes) == ([], [])
 
 
-def test_rings_beyond_the_memory_are_a_note() -> None:
-    assert memory(10 * GIB, ring=8 * GIB).notes == []
-    (note,) = memory(10 * GIB, ring=9 * GIB).notes
-    assert "replay buffer of 9.0 GiB does not fit into the 8.3 GiB" in note and "buffer_size" in note
-    (note,) = memory(1000 * MIB, workers=1, own=0, ring=100 * MIB, prior=900 * MIB).notes
-    assert "the replay buffer of 100 MiB and the prior data of 900 MiB do not fit into the" in note
+def test_experience_beyond_the_memory_is_a_note() -> None:
+    assert memory(10 * GIB, experience=8 * GIB).notes == []
+    (note,) = memory(10 * GIB, experience=9 * GIB).notes
+    assert "replay buffer and prior data have 9.0 GiB, 8.3 GiB of memory are left" in note and "buffer_size" in note
 
 
 @pytest.mark.parametrize(
@@ -85,7 +82,11 @@ def test_rings_beyond_the_memory_are_a_note() -> None:
         ("4:memory:/job", "memory/job", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")),
     ],
 )
-def test_the_limit_of_a_cgroup_counts(tmp_path: Path, line: str, folder: str, names: tuple[str, str, str]) -> None:
+def test_the_limit_of_a_cgroup_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, folder: str, names: tuple[str, str, str]
+) -> None:
+    monkeypatch.setattr(processes, "_MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(processes, "_CGROUPS", tmp_path / "mounts")
     (tmp_path / "membership").write_text(f"1:cpu:/\n{line}\n")
     group = tmp_path / "mounts" / folder
     group.mkdir(parents=True)
@@ -94,10 +95,10 @@ def test_the_limit_of_a_cgroup_counts(tmp_path: Path, line: str, folder: str, na
     others = "inactive_anon 7\nactive_anon 7\nworkingset_activate_file 7\nhierarchical_inactive_file 7\n"
     files = "".join(f"{names[2]}{kind}_file {size}\n" for kind, size in (("inactive", 300000), ("active", 100000)))
     (group / "memory.stat").write_text(others + files)
-    free, limit = machine_checks.available_memory(tmp_path / "membership", tmp_path / "mounts")
+    free, limit = machine_checks.available_memory()
     assert (free, limit) == (900_000, "under the cgroup's limit")
     (group / names[0]).write_text("max\n")
-    _, limit = machine_checks.available_memory(tmp_path / "membership", tmp_path / "mounts")
+    _, limit = machine_checks.available_memory()
     assert limit == "of this machine's memory"
 
 
@@ -220,12 +221,14 @@ def test_threads_of_all_roles_count_against_what_the_users_others_leave(monkeypa
     assert limits(monkeypatch, two, NPROC=1) == [], "root has no such limit"
 
 
-def test_the_pids_of_a_cgroup_count(tmp_path: Path) -> None:
+def test_the_pids_of_a_cgroup_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(processes, "_CGROUPS", tmp_path / "mounts")
     (tmp_path / "membership").write_text("0::/job\n")
     group = tmp_path / "mounts/job"
     group.mkdir(parents=True)
     (group / "pids.current").write_text("60\n")
     for most, left in (("100\n", [40]), ("max\n", [])):
         (group / "pids.max").write_text(most)
-        found = machine_checks._threads_left(tmp_path / "membership", tmp_path / "mounts")
+        found = machine_checks._threads_left()
         assert [count for count, words in found if "pids.max of the cgroup" in words] == left

@@ -76,7 +76,13 @@ def check_machine(values: Mapping[str, Any], environ: Mapping[str, str], finding
       values: The variables that could be read, by field.
       environ: Usually os.environ, after the vars file was sourced.
     """
-    plan = _check_cpus(values, environ, findings)
+    plan = None
+    if values.keys() >= COUNTS.keys() and ("share_cpus" in values or not environ.get("SAC_SHARE_CPUS")):
+        with findings.catching("CPUs"):
+            plan = plan_for(values, environ, held=held_cpus())
+            roles = ", ".join(f"{role} {format_cpu_list(ids) or 'any'}" for role, ids in plan.by_role.items())
+            findings.fact("CPUs", f"{roles} ({'pinned' if plan.pinned else 'not pinned'})")
+            findings.note("CPUs", *plan.notes)
     check_limits(values, findings)
     if not {"server", "trainer_server"} & values.keys():  # The replay server will run here.
         with findings.catching("port"):
@@ -95,19 +101,6 @@ def check_machine(values: Mapping[str, Any], environ: Mapping[str, str], finding
     if values.get("train_gpus"):
         check_gpu(environ, findings)
     return plan
-
-
-def _check_cpus(values: Mapping[str, Any], environ: Mapping[str, str], findings: Findings) -> CpuPlan | None:
-    knows_share = "share_cpus" in values or not environ.get("SAC_SHARE_CPUS")
-    if not (values.keys() >= COUNTS.keys() and knows_share):
-        return None
-    with findings.catching("CPUs"):
-        plan = plan_for(values, environ, held=held_cpus())
-        roles = ", ".join(f"{role} {format_cpu_list(ids) or 'any'}" for role, ids in plan.by_role.items())
-        findings.fact("CPUs", f"{roles} ({'pinned' if plan.pinned else 'not pinned'})")
-        findings.note("CPUs", *plan.notes)
-        return plan
-    return None
 
 
 def has_trainer(values: Mapping[str, Any]) -> bool:
@@ -136,9 +129,7 @@ def check_limits(values: Mapping[str, Any], findings: Findings) -> None:
             tell("limits", f"{words} ({limit_words}): {remedy}")
 
 
-def _threads_left(
-    membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
-) -> Iterator[tuple[int, str]]:
+def _threads_left() -> Iterator[tuple[int, str]]:
     """How many threads may be started beside those that run, and by which limit; root's own has no effect."""
     import psutil  # `sac doctor` also says which packages are missing.
 
@@ -148,7 +139,7 @@ def _threads_left(
         users = [info for info in infos if info["uids"] and info["uids"].real == os.getuid()]  # Others may be hidden.
         used = sum(info["num_threads"] or 0 for info in users)
         yield limit - used, f"ulimit -u is {limit}, and this user has {used} now"
-    for _, folders in processes.cgroups("pids", membership, mounts):
+    for _, folders in processes.cgroups("pids"):
         for folder in folders:
             with contextlib.suppress(OSError, ValueError):  # No such group, or `max`.
                 most, used = (int((folder / name).read_text()) for name in ("pids.max", "pids.current"))
@@ -230,15 +221,10 @@ def check_tracking(values: Mapping[str, Any], environ: Mapping[str, str], findin
     """What would keep metrics from being sent: packages, a key that lacks, one that logs would show."""
     wandb, uri = values.get("wandb"), values.get("mlflow_uri")
     wanted = {"wandb": wandb and f"SAC_WANDB={wandb}", "mlflow": uri and "SAC_MLFLOW_URI"}
-    findings.error(
-        "tracking",
-        *(
-            f"{variable} needs the package {package}, which is not installed: install the extra (pip install "
-            f"'.[{package}]'), or unset it"
-            for package, variable in wanted.items()
-            if variable and not is_installed(package)
-        ),
-    )
+    for package, variable in wanted.items():
+        if variable and not is_installed(package):
+            extra = f"install the extra (pip install '.[{package}]'), or unset it"
+            findings.error("tracking", f"{variable} needs the package {package}, which is not installed: {extra}")
     if wandb == "online" and not _has_wandb_key(environ):
         findings.error(
             "tracking",
@@ -323,37 +309,28 @@ def _compare(findings: Findings, where: str, needed: tuple[int, str], available:
         findings.note(where, f"{where} is tight: a run needs {needed[1]}, {available[1]}")
 
 
-def available_memory(
-    membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
-) -> tuple[int, str]:
+def available_memory() -> tuple[int, str]:
     """(bytes that this job's processes may still take, what limits them): the machine or the tightest cgroup."""
     import psutil  # `sac doctor` also says which packages are missing.
 
     limits = [(int(psutil.virtual_memory().available), "of this machine's memory")]
-    for is_v2, folders in processes.cgroups("memory", membership, mounts):
-        left = [_left_in_cgroup(folder, is_v2) for folder in folders]
-        limits += [(num_bytes, "under the cgroup's limit") for num_bytes in left if num_bytes is not None]
+    for is_v2, folders in processes.cgroups("memory"):
+        names = ("memory.max", "memory.current") if is_v2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        # Cached files count as used, but can be reclaimed: those that were read again, too.
+        cached = rf"^{'' if is_v2 else 'total_'}(?:in)?active_file (\d+)$"
+        for folder in folders:
+            with contextlib.suppress(OSError, ValueError):  # No such group, or `max`.
+                most, used = (int((folder / name).read_text()) for name in names)
+                reclaimed = re.findall(cached, (folder / "memory.stat").read_text(), re.MULTILINE)
+                limits.append((max(0, most - used + sum(map(int, reclaimed))), "under the cgroup's limit"))
     return min(limits)
-
-
-def _left_in_cgroup(folder: Path, is_v2: bool) -> int | None:
-    names = ("memory.max", "memory.current") if is_v2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    try:
-        most, used = (int((folder / name).read_text()) for name in names)
-        stat = (folder / "memory.stat").read_text()
-    except (OSError, ValueError):  # No such group, or `max`.
-        return None
-    # Cached files count as used, but can be reclaimed: those that were read again, too.
-    cached = re.findall(rf"^{'' if is_v2 else 'total_'}(?:in)?active_file (\d+)$", stat, re.MULTILINE)
-    return max(0, most - used + sum(map(int, cached)))
 
 
 def check_memory(
     findings: Findings,
     num_workers: int,
     own_bytes: int,
-    ring_bytes: int,
-    prior_bytes: int = 0,
+    experience_bytes: int,
     *,
     server_bytes: int = 0,
     available: tuple[int, str] | None = None,
@@ -362,8 +339,7 @@ def check_memory(
 
     Args:
       own_bytes: Memory of the user's own code in each of them, with one environment of a kind.
-      ring_bytes, prior_bytes: Of the replay ring and of that of prior data, which are in files: they should fit, but
-        need not.
+      experience_bytes: Of the replay buffer and of prior data, which are in files: they should fit, but need not.
       server_bytes: Of what the replay server has beside them.
       available: As `available_memory` returns it, which is called if None.
     """
@@ -375,12 +351,11 @@ def check_memory(
     what = f"about {in_words(needed)} for {workers} and the other programs"
     remedy = "lower SAC_NUM_COLLECT_WORKERS or SAC_ENVS_PER_WORKER, or give it more memory (a job: --mem)"
     _compare(findings, "memory", (needed, what), (free, f"{in_words(free)} {limit} are available"), remedy)
-    if needed <= _TIGHT * free < free < needed + ring_bytes + prior_bytes:
-        prior = f" and the prior data of {in_words(prior_bytes)} do" if prior_bytes else " does"
+    if needed <= _TIGHT * free < free < needed + experience_bytes:
         findings.note(
             "memory",
-            f"the replay buffer of {in_words(ring_bytes)}{prior} not fit into the {in_words(free - needed)} of memory "
-            "that are left: minibatches will be read from the disk, which is slower. A lower buffer_size helps",
+            f"replay buffer and prior data have {in_words(experience_bytes)}, {in_words(free - needed)} of memory are "
+            "left: minibatches will be read from the disk, which is slower. A lower buffer_size helps",
         )
 
 

@@ -456,7 +456,7 @@ class Inspector:
             machine_checks.check_disk(findings, needed)
         if job_mb != "":  # The memory of a job is unknown where its submission leaves it to the cluster.
             available = None if job_mb is None else (int(job_mb) * 2**20, "of the job's memory")
-            sizes = own_bytes, replay_bytes, prior_bytes
+            sizes = own_bytes, replay_bytes + prior_bytes
             machine_checks.check_memory(findings, workers, *sizes, server_bytes=server_bytes, available=available)
 
 

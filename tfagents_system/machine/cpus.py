@@ -110,10 +110,10 @@ def _read_cpu_list(path: Path) -> Sequence[int]:
         return ()
 
 
-def cgroup_quota(membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> float | None:
+def cgroup_quota() -> float | None:
     """CPUs' worth of time that this process's cgroups may use: the tightest on the way up, None without a limit."""
     quotas = []
-    for is_v2, folders in cgroups("cpu", membership, mounts):
+    for is_v2, folders in cgroups("cpu"):
         names = ("cpu.max",) if is_v2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         for folder in folders:
             try:

@@ -22,6 +22,7 @@ from tfagents_system.machine.signals import SUPERVISOR_PID_VARIABLE
 KILL_SECS = 10.0
 _FIRST_SLEEP_SECS, _LONGEST_SLEEP_SECS = 0.001, 0.05
 _PROC = Path("/proc")
+_MEMBERSHIP, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def kill_all(pids: Collection[int]) -> None:
@@ -186,20 +187,18 @@ def _boot_id() -> str:
     return ""
 
 
-def cgroups(
-    controller: str, membership: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")
-) -> Iterator[tuple[bool, Sequence[Path]]]:
+def cgroups(controller: str) -> Iterator[tuple[bool, Sequence[Path]]]:
     """For each hierarchy with a controller: (whether it is version 2, folders of the group and of its ancestors)."""
     try:
-        lines = membership.read_text().splitlines()
+        lines = _MEMBERSHIP.read_text().splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, group = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        tops = (mounts / controllers, mounts / controller) if controllers else ()
-        top = next((folder for folder in tops if folder.is_dir()), mounts)
+        tops = (_CGROUPS / controllers, _CGROUPS / controller) if controllers else ()
+        top = next((folder for folder in tops if folder.is_dir()), _CGROUPS)
         own = top / group.strip("/")
         # Inside a container the path may be the host's, which is missing here: the container's own group is the top.
         yield not controllers, (own, *(folder for folder in own.parents if folder.is_relative_to(top)))
