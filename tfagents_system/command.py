@@ -68,7 +68,7 @@ _COMMANDS = (
     Command(
         "export", "playing.export", "a policy as NumPy, TFLite or ONNX", "logs/reacher --out here", (), "--exp_dir"
     ),
-    Command("experience", "experience.__main__", "import, export and show experience", "show logs/reacher"),
+    Command("experience", "experience.command", "import, export and show experience", "show logs/reacher"),
     Command("racing", "examples.racing.recorder", "record rewards, check and time racing environments", "--help"),
     Command("parameters", "settings.parameters_page", "attributes of TrainParams and their defaults", "learning_rate"),
     Command("tune-params", "tasks.search", "search for good settings, with Optuna", "reacher/vars.sh --trials 40"),
@@ -164,7 +164,3 @@ def _json_beside(params: Path) -> Path:
 def run() -> NoReturn:
     """The entry point of the installed command."""
     exit_with(main)
-
-
-if __name__ == "__main__":
-    run()

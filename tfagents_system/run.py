@@ -48,7 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         findings += error.findings
     if findings:
         raise UserError(*findings)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # Single observations are faster on the CPU.
     if not flags.no_video:
         from tfagents_system.envs import rendering

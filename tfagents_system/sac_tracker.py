@@ -34,7 +34,3 @@ def follow(role: Role) -> int:
 
 def main() -> NoReturn:
     run_role(TRACKER, follow)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,7 @@
 
 An expert is trained once for each task (variant `sac, 50 steps`), and its run directory stays in
 logs/experts_of_the_record/ for later commands. Its demonstrations are episodes of its best greedy policy, in a file as
-`python -m tfagents_system.experience export` writes them:
+`sac experience export` writes them:
 
     python -m benchmarks.learning.experts RUN --episodes 20 --out demos.npz
 """

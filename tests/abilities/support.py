@@ -48,7 +48,7 @@ def call(*command: object, cwd: Path = ROOT, code: int = 0, timeout: float = 400
 
 def sac(*words: object, **options: Any) -> str:
     """`sac WORD...`; options as of `call`."""
-    return call(sys.executable, "-m", "tfagents_system.command", *words, **options)
+    return call(sys.executable, "-m", "tfagents_system", *words, **options)
 
 
 def begin(

@@ -158,7 +158,7 @@ def test_a_new_project_is_made_and_checked(tmp_path: Path) -> None:
     sac("new", "cart", "--env", "CartPole-v1", cwd=tmp_path)
     assert json.loads((tmp_path / "cart" / "config.json").read_text()) == {"horizon": 500}
     assert "0 errors" in sac("check", "cart/vars.sh", cwd=tmp_path)
-    assert re.search(r"^ok +CPUs", call(sys.executable, "-m", "tfagents_system.command", "doctor", code=0), re.M)
+    assert re.search(r"^ok +CPUs", call(sys.executable, "-m", "tfagents_system", "doctor", code=0), re.M)
 
 
 def test_conda_gets_the_versions_of_the_lock() -> None:

@@ -114,5 +114,5 @@ def test_the_command_of_an_environment_starts_with_another_pythons_home(tmp_path
     done = subprocess.run(
         [tmp_path / "sac", "status", "a b"], env=environ, capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout == f"none {tmp_path} -P -m tfagents_system.command status a b\n"
+    assert done.stdout == f"none {tmp_path} -P -m tfagents_system status a b\n"
     assert done.stderr.startswith("note: the run does without PYTHONHOME=/apps/python/3.9: ")

@@ -182,7 +182,7 @@ def history(folder: Path) -> tuple[str, list[dict[str, Any]]]:
 def test_files_of_wandb_have_one_id_and_rows_of_rising_steps_after_a_kill_and_a_resume(paths: RunPaths) -> None:
     def send_by_hand(paths: RunPaths) -> str:
         environ = {**os.environ, "HOME": str(paths.exp_dir), "WANDB_API_KEY": ""}
-        command = [sys.executable, "-m", "tfagents_system.report.tracking", str(paths.exp_dir)]
+        command = [sys.executable, "-m", "tfagents_system", "track", str(paths.exp_dir)]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.splitlines()[-1]

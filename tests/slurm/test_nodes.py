@@ -39,7 +39,7 @@ def test_workers_of_other_nodes_come_and_go(cluster: SlurmCluster, tmp_path: Pat
         )
         way = f"--to {run.exp_dir} --workers 1"
         options = ("--parsable", "--nodelist=n1", "--cpus-per-task=2", "--mem=2G", "--output=/dev/null")
-        joins = f"--wrap={sys.executable} -m tfagents_system.command join {run.vars_file} {way}"
+        joins = f"--wrap={sys.executable} -m tfagents_system join {run.vars_file} {way}"
         added = cluster.run("sbatch", *options, joins, cwd=ROOT, environ={"VIRTUAL_ENV": sys.prefix}).stdout.strip()
         cluster.wait_until(lambda: steps_of("worker_2") > 100, 400.0, "the added worker collects")
         assert "worker_2 of" in run.log("gateway")

@@ -1,7 +1,5 @@
 """The gateway program: the end, on the first machine, of the tunnels through which workers and trainers join its run.
 
-    SAC_EXP_DIR=RUN python -m tfagents_system.cluster.gateway
-
 Load parameters, admit only authenticated clients, copy their bytes until told to stop, notify all clients. What a
 tunnel sends is described in transport/tunnel.py. Whoever has the run's credentials, and its password, may do what a
 login of its user may: Reverb's own protocol has no limits.
@@ -389,7 +387,3 @@ def _listener(role: Role) -> socket.socket:
 
 def main() -> NoReturn:
     run_role(GATEWAY, serve)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,4 +7,4 @@ root=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../..
 source "$root/tfagents_system/launch/shell_variables.sh"
 clean_shell
 lead_python_path "$(cd "$root" && pwd)"
-exec "$root/.venv/bin/python" -P -m tfagents_system.command "$@"
+exec "$root/.venv/bin/python" -P -m tfagents_system "$@"

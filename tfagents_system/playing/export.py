@@ -1,6 +1,6 @@
 """Exports a policy: files that play it without this package, one of them without TensorFlow.
 
-    python -m tfagents_system.playing.export --exp_dir logs/minitaur --checkpoint best --format numpy --out exported
+    sac export logs/minitaur --checkpoint best --format numpy --out exported
 
 Writes policy.npz with numpy_policy.py, policy.tflite or policy.onnx: the greedy policy in the environment's own units.
 Each file is compared with the checkpoint before it gets its name.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfagents_system.envs.curriculum import EvaluatedTask
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, called_as, exit_with
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED
 from tfagents_system.playing.saved_run import (
     checkpoint_in_words,
     find_checkpoint,
@@ -33,7 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paths = RunPaths(find_path(flags.exp_dir, "--exp_dir", Path.is_dir))
     checkpoint = find_checkpoint(paths, flags.checkpoint)
     folder = paths.exported if flags.out is None else output_folder(flags.out, "--out")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     params = load_run_params(paths, flags.params, flags.config)
     from absl import logging
@@ -64,7 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog=called_as("python -m tfagents_system.playing.export"),
         description="Exports the greedy policy of a checkpoint, in the environment's own units.",
         allow_abbrev=False,
     )
@@ -76,7 +74,3 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--format", nargs="+", choices=formats, default=["numpy"], help="one or more (default: numpy)")
     parser.add_argument("--out", help="folder for the files (default: exported, in the run directory)")
     return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    exit_with(main)

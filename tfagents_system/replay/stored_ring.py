@@ -163,8 +163,8 @@ def ring_folder(folder: Path) -> Path:
             return candidate
     raise UserError(
         f"{folder} has no replay ring: give the directory of a run that has collected experience, or a folder made by "
-        "python -m tfagents_system.experience import. A run with SAC_REPLAY_DIR has its ring in the run directory only "
-        "from its first checkpoint on"
+        "sac experience import. A run with SAC_REPLAY_DIR has its ring in the run directory only from its first "
+        "checkpoint on"
     )
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.checks.findings import counted
-from tfagents_system.errors import EXIT_DONE, UserError, called_as, exit_with
+from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.machine.files import replacing
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.report.plots import marker, tidy
@@ -360,10 +360,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
       UserError: There is nothing to compare; with all findings.
     """
-    parser = argparse.ArgumentParser(
-        prog=called_as("python -m tfagents_system.report.compare"),
-        description="Compares runs: learning curves and a table.",
-    )
+    parser = argparse.ArgumentParser(description="Compares runs: learning curves and a table.")
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/exp_task_*")
     parser.add_argument(
         "--group", action="append", default=[], metavar="NAME=PATTERN", help="runs whose directories fit are one group"
@@ -405,7 +402,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         writer.writerows(rows)
     print(f"plot:  {output}\ntable: {table}")
     return EXIT_DONE
-
-
-if __name__ == "__main__":
-    exit_with(main)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.errors import EXIT_DONE, UserError, called_as, exit_with
+from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.hyperparameters import Hyperparameters, described_by
 from tfagents_system.machine.files import replacing
 from tfagents_system.policies.names import checkpoint_name
@@ -60,10 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
       UserError: With all findings.
     """
-    parser = argparse.ArgumentParser(
-        prog=called_as("python -m tfagents_system.report.page"),
-        description="A run as one HTML file: curves, settings, videos.",
-    )
+    parser = argparse.ArgumentParser(description="A run as one HTML file: curves, settings, videos.")
     parser.add_argument("run", type=Path, help="the run directory")
     parser.add_argument("--out", "--output", type=Path, help="default: report.html in the run directory")
     args = parser.parse_args(argv)
@@ -390,7 +387,3 @@ def short(values: Iterable[float]) -> list[float]:
     """With six significant digits, whole numbers as such: a page is text."""
     rounded = (float(f"{value:.6g}") if abs(value) < 1e5 else float(f"{value:.9g}") for value in values)
     return [int(value) if value.is_integer() and abs(value) < 1e15 else value for value in rounded]
-
-
-if __name__ == "__main__":
-    exit_with(main)

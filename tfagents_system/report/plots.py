@@ -12,7 +12,7 @@ from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, called_as
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
 from tfagents_system.machine.files import replacing
 from tfagents_system.report.long_work import followed
 from tfagents_system.report.status import RETURN, TRAIN_RETURN, RunModel, runs_among
@@ -117,10 +117,7 @@ def tidy(axes: Any, *, is_small: bool = False) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draws the learning curves of the given runs; returns 2 where one has nothing to draw."""
-    parser = argparse.ArgumentParser(
-        prog=called_as("python -m tfagents_system.report.plots"),
-        description="Draws learning_curve.png into run directories.",
-    )
+    parser = argparse.ArgumentParser(description="Draws learning_curve.png into run directories.")
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/pendulum")
     failed = False
     folders = runs_among(parser.parse_args(argv).run)
@@ -131,7 +128,3 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"error: {error}", file=sys.stderr)
             failed = True
     return EXIT_BAD_INPUT if failed else EXIT_DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.findings import counted
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, called_as, print_findings
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, print_findings
 from tfagents_system.machine.claims import EVAL, EXPERT
 from tfagents_system.machine.files import read_json
 from tfagents_system.run_files.heartbeat import (
@@ -477,10 +477,7 @@ def aligned(rows: Sequence[Sequence[str]], left_aligned: Collection[str]) -> lis
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the table; returns 2 where none of the directories is a run."""
-    parser = argparse.ArgumentParser(
-        prog=called_as("python -m tfagents_system.report.status"),
-        description="Shows the state of runs from their files alone.",
-    )
+    parser = argparse.ArgumentParser(description="Shows the state of runs from their files alone.")
     parser.add_argument("run", nargs="*", type=Path, help="run directories; without any those in logs/")
     parser.add_argument("--follow", action="store_true", help="refresh every 2 s until all runs have ended")
     parser.add_argument(
@@ -513,7 +510,3 @@ def main(argv: Sequence[str] | None = None) -> int:
             statuses = read_all(folders)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

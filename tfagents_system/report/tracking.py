@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError, called_as, exit_with
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError
 from tfagents_system.machine.claims import lock
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.report.status import RETURN, RunModel
@@ -363,8 +363,7 @@ def alone(paths: RunPaths) -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     parser = argparse.ArgumentParser(
-        prog=called_as("python -m tfagents_system.report.tracking"),
-        description="Sends what a run has not sent yet to Weights & Biases or MLflow, as its last start says.",
+        description="Sends what a run has not sent yet to Weights & Biases or MLflow, as its last start says."
     )
     parser.add_argument("exp_dir", type=Path, help="the run directory")
     paths = RunPaths(parser.parse_args(arguments).exp_dir.resolve())
@@ -382,7 +381,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tracker.close()
     print("; ".join(f"{feed.destination.name}: {feed.problem or feed.destination.where()}" for feed in tracker.feeds))
     return EXIT_FAILED if any(feed.problem for feed in tracker.feeds) else EXIT_DONE
-
-
-if __name__ == "__main__":
-    exit_with(main)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfagents_system.checks.rules import REQUIRED, Option
-from tfagents_system.errors import EXIT_DONE, UserError, called_as, exit_with
+from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.hyperparameters import Hyperparameter, Hyperparameters, When, described_by
 from tfagents_system.settings.variables import attribute_docs
 
@@ -59,7 +59,7 @@ def in_lines(words: Sequence[str], width: int) -> list[str]:
     described = described_by(Hyperparameters)
     if unknown := [word for word in words if not any(word in name for name in described)]:
         raise UserError(
-            f"no attribute has {' or '.join(unknown)} in its name: {called_as('it')} without a word lists them all"
+            f"no attribute has {' or '.join(unknown)} in its name: sac parameters without a word lists them all"
         )
     lines = ["*: --set may change it in a run that has begun"]
     for name, each in described.items():
@@ -75,14 +75,9 @@ def in_lines(words: Sequence[str], width: int) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     parser = argparse.ArgumentParser(
-        prog=called_as("python -m tfagents_system.settings.parameters_page"),
-        description="Shows the attributes of TrainParams: default, what a value must be, and what it does.",
+        description="Shows the attributes of TrainParams: default, what a value must be, and what it does."
     )
     parser.add_argument("word", nargs="*", help="of their names, such as learning_rate; all attributes without one")
     words = parser.parse_args(arguments).word
     print("\n".join(in_lines(words, min(120, shutil.get_terminal_size().columns))))
     return EXIT_DONE
-
-
-if __name__ == "__main__":
-    exit_with(main)

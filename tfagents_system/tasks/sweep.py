@@ -72,7 +72,6 @@ def _grid_of(args: argparse.Namespace) -> Grid:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="sac sweep",
         description="Train every task of a grid here, in the run directories <name>_task_<id>. The same command "
         "continues what is unfinished.",
     )

@@ -1,9 +1,9 @@
 """Imports, exports and shows experience.
 
-    python -m tfagents_system.experience import demos.npz --params my_params.py --config my.json --out demos
-    python -m tfagents_system.experience import minari:mujoco/hopper/expert-v0 --exp_dir logs/hopper --out expert
-    python -m tfagents_system.experience export logs/hopper --out hopper.npz
-    python -m tfagents_system.experience show logs/hopper
+    sac experience import demos.npz --params my_params.py --config my.json --out demos
+    sac experience import minari:mujoco/hopper/expert-v0 --exp_dir logs/hopper --out expert
+    sac experience export logs/hopper --out hopper.npz
+    sac experience show logs/hopper
 
 `--from FOLDER --take replay` begins a run with what was imported, or with another run's experience.
 """
@@ -16,13 +16,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfagents_system.errors import EXIT_DONE, UserError, called_as, exit_with
+from tfagents_system.errors import EXIT_DONE, UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     flags = _parse(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     from absl import logging
 
@@ -52,7 +51,6 @@ def _out(text: str) -> Path:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog=called_as("python -m tfagents_system.experience"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -72,7 +70,3 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     show = commands.add_parser("show", help="what a run or an imported folder holds")
     show.add_argument("source", help="run directory, or an imported folder")
     return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    exit_with(main)
