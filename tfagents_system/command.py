@@ -131,11 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _with_vars_file(name: str, given: Sequence[str]) -> list[str]:
-    """The arguments with the default vars file in place of a params file, which goes to the environment.
-
-    Raises:
-      UserError: The params file has no JSON beside it, or there is a JSON and no params file.
-    """
+    """The arguments with the default vars file in place of a params file, which goes to the environment."""
     parser = argparse.ArgumentParser(prog=f"sac {name}", allow_abbrev=False, add_help=False)
     parser.add_argument("--config", metavar="JSON")
     options, words = parser.parse_known_args(given)

@@ -190,11 +190,6 @@ class TrainParamsBase(Hyperparameters, abc.ABC):
         return ()
 
 
-def has_potential(params: TrainParamsBase) -> bool:
-    """Whether rewards are shaped by a user's `potential`."""
-    return overrides_any(params, "potential")
-
-
 def overrides_any(params: TrainParamsBase, *hooks: str) -> bool:
     """Whether a user's class or object has one of these hooks of its own."""
     return any(getattr(getattr(params, hook), "__func__", None) is not getattr(TrainParamsBase, hook) for hook in hooks)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tfagents_system.errors import UserError
 from tfagents_system.report.plots import draw_learning_curve, main
 from tfagents_system.report.status import RunModel
 from tfagents_system.run_files.metrics import MetricsLog
@@ -79,6 +80,6 @@ def test_main_names_the_run_that_has_nothing_to_draw(paths, tmp_path, capsys):
     write(paths, train(100))
     assert main([str(paths.exp_dir)]) == 0
     assert capsys.readouterr().out.strip() == str(paths.learning_curve)
-    assert main([str(tmp_path / "nowhere"), str(paths.exp_dir)]) == 2
-    captured = capsys.readouterr()
-    assert "nowhere/metrics.csv has no rows" in captured.err and str(paths.learning_curve) in captured.out
+    with pytest.raises(UserError, match="nowhere/metrics.csv has no rows"):
+        main([str(tmp_path / "nowhere"), str(paths.exp_dir)])
+    assert str(paths.learning_curve) in capsys.readouterr().out

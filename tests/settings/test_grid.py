@@ -89,8 +89,8 @@ def test_all_findings_come_together(tmp_path: Path) -> None:
         ("{}", "it is empty"),
         ("[]", "it is an empty list"),
         ("[3]", "task 0 must be an object"),
-        ('{"discount": [1e999]}', "1e999 is larger than numbers can be"),
-        ('{"discount": [NaN]}', "NaN is no number of JSON"),
+        ('{"discount": [1e999]}', "1e999 is no finite number"),
+        ('{"discount": [NaN]}', "NaN is no finite number"),
         ('{"SAC_SEED": [0, 1, 0]}', "SAC_SEED must have each value once, found 0 twice: remove one"),
         (json.dumps({name: list(range(1000)) for name in "abc"}), "it has 1000000000 tasks"),
     ],
@@ -104,7 +104,7 @@ def test_what_is_no_grid_is_refused(tmp_path: Path, content: Any, part: str) -> 
     [
         ("True", "true, false, null"), ("None", "null"), ("(1, 2)", r"\[256, 256\]"), ("[1,", "not valid JSON"),
         ("{'a': 1}", "not valid JSON"), (".5", "0.5"), ("1_000", "1e-3"), ("nan", "not valid"), ("NaN", "no number of"),
-        ("1e999", "1e999 is larger than numbers can be"), ("[-1e999]", "-1e999 is larger"),
+        ("1e999", "1e999 is no finite number"), ("[-1e999]", "-1e999 is no finite number"),
         ("007", 'give the text as "007"'), ("[" * 100_000, "JSON"), ('{"a": 1, "a": 2}', 'the key "a" twice'),
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.machines import flat
+from tests.support.run_variables import run_variables
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_for
 from tfagents_system.settings.variables import (
@@ -35,7 +36,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def read(environ: dict[str, str], folder: Path) -> RunVariables:
-    return RunVariables.from_environ(environ, vars_file=folder / "vars.sh", root=ROOT)
+    return run_variables(environ, vars_file=folder / "vars.sh", root=ROOT)
 
 
 def test_reads_the_required_ones_and_fills_in_defaults(environ: dict[str, str], tmp_path: Path) -> None:

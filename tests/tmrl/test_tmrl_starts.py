@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.run_variables import run_variables
 from tfagents_system import run
 from tfagents_system.errors import EXIT_DONE, TERMS, UserError, in_callers_terms
 from tfagents_system.examples.racing.environment import RacingEnvironment
@@ -73,7 +74,7 @@ def variables_of(command: list[str], **given: str) -> dict[str, str]:
 
 
 def read(command: list[str]) -> RunVariables:
-    return RunVariables.from_environ(variables_of(command), vars_file=Path(command[2]), root=tmrl.ROOT.parent)
+    return run_variables(variables_of(command), vars_file=Path(command[2]), root=tmrl.ROOT.parent)
 
 
 def settings_of(command: list[str]) -> dict[str, Any]:

@@ -368,11 +368,7 @@ def host_name() -> str:
 
 
 def _listener(role: Role) -> socket.socket:
-    """On the port of an earlier start unless one is set: machines that joined reconnect to it.
-
-    Raises:
-      UserError: The port is in use.
-    """
+    """On the port of an earlier start unless one is set: machines that joined reconnect to it."""
     port = role.variables.gateway_port or 0
     if port == 0:
         with contextlib.suppress(KeyError, OSError, OverflowError, TypeError):

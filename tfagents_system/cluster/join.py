@@ -699,7 +699,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--vars_file", type=Path, default=None, help=argparse.SUPPRESS)
     add("--to", type=Path, help="run directory, where it can be seen from here; waits for its start")
     add("--ssh", metavar="USER@HOST", help="log in there: --to is a directory of that machine")
-    add("--workers", type=_positive, help="how many (default: as many as this machine has CPUs for)")
+    add("--workers", type=int, help="how many (default: as many as this machine has CPUs for)")
     add("--check", action="store_true", help="only check, and report all that was looked at")
     add("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
     # These win over the variables that they stand for.
@@ -711,19 +711,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--credentials", dest="SAC_CREDENTIALS_DIR", **path, help="folder with the run's certificate and key")
     add("--password_file", dest="SAC_PASSWORD_FILE", **path, help="file with the run's password")
     flags = parser.parse_args(arguments)
+    if flags.workers is not None and flags.workers < 1:
+        parser.error(f"--workers must be at least 1, found {flags.workers}")
     if flags.ssh is not None and (flags.to is None or flags.SAC_SERVER or flags.SAC_CREDENTIALS_DIR):
         raise UserError(
             "--ssh needs --to with the run directory on that machine, which says the rest: leave out --server and "
             "--credentials"
         )
     return flags
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, found {value}")
-    return value
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tfagents_system.envs.gym_driver import SEED_LIMIT, time_limit_of
 from tfagents_system.envs.hooks import COLLECT, EVAL
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.machine import process_settings
-from tfagents_system.train_params_base import TrainParamsBase, has_potential
+from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 
 def make_env(
@@ -61,7 +61,7 @@ def make_env(
             action_history=params.action_history,
             action_bounds=params.action_bounds,
             action_table=params.action_table,
-            potential=params.potential if has_potential(params) and kind == COLLECT else None,
+            potential=params.potential if overrides_any(params, "potential") and kind == COLLECT else None,
             strict_observation_bounds=params.strict_observation_bounds,
         )
     except BaseException:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -28,25 +29,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from tfagents_system.experience import transfer
 
     logging.set_verbosity(logging.ERROR)
+    note = functools.partial(print, "note:", file=sys.stderr)
     if flags.command == "import":
-        lines = transfer.import_into(flags.source, _out(flags.out), flags.exp_dir, flags.params, flags.config, _note)
+        out = Path(flags.out).expanduser().absolute()
+        if out.exists():
+            raise UserError(f"--out={flags.out} exists: give a new folder, or remove it")
+        lines = transfer.import_into(flags.source, out, flags.exp_dir, flags.params, flags.config, note)
     elif flags.command == "export":
-        lines = transfer.export(flags.source, flags.out, _note)
+        lines = transfer.export(flags.source, flags.out, note)
     else:
         lines = transfer.show(flags.source)
     print("\n".join(lines))
     return EXIT_DONE
-
-
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
-
-
-def _out(text: str) -> Path:
-    path = Path(text).expanduser().absolute()
-    if path.exists():
-        raise UserError(f"--out={text} exists: give a new folder, or remove it")
-    return path
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -35,8 +35,8 @@ from tfagents_system.transport.segments import Column, Layout, Segment, run_layo
 
 SUFFIX = ".npz"
 MINARI = "minari:"  # Before the name of a data set.
-_NESTS = ("observations", "actions", "next_observations")
 _FLAGS = ("terminations", "truncations", "explored")
+_READ = ("observations", "actions", "next_observations", "rewards", *_FLAGS)
 _ROWS_AT_ONCE = 1000
 _OTHER_NAMES = {
     "terminals": "terminations",
@@ -178,11 +178,7 @@ def read_npz(path: Path, tell: Tell) -> Iterator[NamedEpisode]:
 def _check_that_rows_follow(
     path: Path, observations: Mapping[str, np.ndarray], following: Mapping[str, np.ndarray], are_ends: np.ndarray
 ) -> None:
-    """Whether each next observation within an episode, which ends where `are_ends`, is that of the next row.
-
-    Raises:
-      UserError: Where it is another one, rows are of different episodes.
-    """
+    """Whether each next observation within an episode, which ends where `are_ends`, is that of the next row."""
     breaks = np.zeros(max(len(are_ends) - 1, 0), bool)
     for name, leaf in observations.items():
         if leaf.shape != following[name].shape:
@@ -242,11 +238,7 @@ def write_npz(path: Path, episodes: Sequence[NamedEpisode]) -> None:
 
 
 def _named(loaded: Mapping[str, np.ndarray], path: Path, tell: Tell) -> dict[str, np.ndarray]:
-    """The columns by our names; flags are bool.
-
-    Raises:
-      UserError: Two mean the same, or flags are neither 0 nor 1.
-    """
+    """The columns by our names; flags are bool."""
     columns, theirs = dict[str, np.ndarray](), dict[str, str]()
     for name, array in loaded.items():
         known = _known(name)
@@ -264,11 +256,7 @@ def _named(loaded: Mapping[str, np.ndarray], path: Path, tell: Tell) -> dict[str
 
 
 def _as_flags(array: np.ndarray, name: str, path: Path) -> np.ndarray:
-    """The same as bool.
-
-    Raises:
-      UserError: Some are neither 0 nor 1: missing values (NaN), probabilities or texts would count as true.
-    """
+    """The same as bool; missing values (NaN), probabilities or texts, which would count as true, are refused."""
     wrong = array[~np.isin(array, (0, 1))] if array.dtype.kind in "biuf" else array.reshape(-1)
     if wrong.size:
         raise UserError(
@@ -291,13 +279,9 @@ def _load(path: Path) -> dict[str, np.ndarray]:
     """Its columns that have a meaning here; others may be of any kind, and are left out."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files if _is_read(_known(name))}
+            return {name: file[name] for name in file.files if _known(name).partition("/")[0] in _READ}
     except Exception as error:  # Of zipfile, zlib or tokenize: NumPy reads a header before the zip's checksum is seen.
         raise UserError(f"{path} can't be read: {error}: give a file of numpy.savez") from None
-
-
-def _is_read(name: str) -> bool:
-    return name.partition("/")[0] in _NESTS or name in ("rewards", *_FLAGS)
 
 
 # Minari, whose own library reads and writes.
@@ -495,7 +479,7 @@ class Conversion:
         pairs = zip(self.layout.action, self.actions, episode.action, strict=True)
         return NamedEpisode(
             {name_of(column): leaf for column, leaf in zip(self.layout.observation, episode.observation, strict=True)},
-            {name_of(column): _to_environment_units(leaf, actions) for column, actions, leaf in pairs},
+            {name_of(column): actions.to_environment(leaf) for column, actions, leaf in pairs},
             episode.reward,
             is_terminated(episode),
             episode.explored,
@@ -505,18 +489,15 @@ class Conversion:
         """Steps of a data set's episode whose action is outside of the action space by more than a rounding."""
         is_outside = np.zeros(len(episode.rewards), bool)
         for column, leaf in zip(self.layout.action, self.actions, strict=True):
-            low, high = _bounds(leaf)
-            taken = np.asarray(episode.actions[name_of(column)], np.float64).reshape(-1, *leaf.environment_spec.shape)
+            spec = leaf.environment_spec
+            low, high = np.asarray(spec.minimum, np.float64), np.asarray(spec.maximum, np.float64)
+            taken = np.asarray(episode.actions[name_of(column)], np.float64).reshape(-1, *spec.shape)
             is_far = np.maximum(low - taken, taken - high) > _ROUNDING * (high - low)
             is_outside |= is_far.reshape(len(taken), -1).any(axis=1)
         return int(is_outside.sum())
 
     def _potentials(self, observation: Sequence[np.ndarray], what: str) -> np.ndarray:
-        """Those of the leaves of observations, `[n, ...]` each: `[n]` float32.
-
-        Raises:
-          UserError: The params' potential raises, or is not finite; `what` names where.
-        """
+        """Those of the leaves of observations, `[n, ...]` each: `[n]` float32; `what` names where they are."""
         assert self.potential is not None, "the layout has potentials"
         try:
             values = [self.potential([leaf[row] for leaf in observation]) for row in range(len(observation[0]))]
@@ -594,29 +575,12 @@ def _action(
         raise UserError(f"{what}: {error}") from None
 
 
-def _to_environment_units(action: np.ndarray, actions: LeafActions) -> np.ndarray:
-    if actions.rows is not None:
-        return actions.rows[action]
-    low, high = _bounds(actions)
-    scaled = low + (action.astype(np.float64) + 1.0) / 2.0 * (high - low)
-    return np.clip(scaled, low, high).astype(np.float32)
-
-
-def _bounds(actions: LeafActions) -> tuple[np.ndarray, np.ndarray]:
-    spec = actions.environment_spec
-    return np.asarray(spec.minimum, np.float64), np.asarray(spec.maximum, np.float64)
-
-
 def _as_float32(values: Any, what: str) -> np.ndarray:
     return _converted(np.asarray(values, np.float64), np.dtype(np.float32), what)
 
 
 def _converted(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
-    """The numbers as those of another type.
-
-    Raises:
-      UserError: Some are not finite, or it can't hold them: it would make infinite ones or quite other ones of them.
-    """
+    """The numbers as those of another type, which must be able to hold them; those that are not finite are refused."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         count = int((~np.isfinite(array)).sum())
         raise UserError(f"{what} have {count} numbers that are not finite (NaN or infinite): remove those episodes")

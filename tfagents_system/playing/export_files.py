@@ -225,11 +225,7 @@ def random_observations(policy: tf_policy.TFPolicy, count: int, rng: np.random.G
 
 
 def _write_numpy(source: Source, folder: Path) -> Path:
-    """For `numpy_policy.py`, which is written beside it.
-
-    Raises:
-      UserError: It contains something that NumPy can't compute.
-    """
+    """For `numpy_policy.py`, which is written beside it."""
     policy, description = source.policy, dict(source.description)
     try:
         network = NetworkLayers(innermost(policy), policy.frames if isinstance(policy, SingleFramesPolicy) else ())

@@ -355,11 +355,7 @@ def _draw_group(axes: Any, group: Group, curve: Curve, color: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the table; writes picture and CSV.
-
-    Raises:
-      UserError: There is nothing to compare; with all findings.
-    """
+    """Prints the table; writes picture and CSV."""
     parser = argparse.ArgumentParser(description="Compares runs: learning curves and a table.")
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/exp_task_*")
     parser.add_argument(

@@ -55,11 +55,7 @@ _TRAINED, _EVALUATED = "#0072B2", "#D55E00"  # Of Okabe and Ito.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes the report and prints where it is.
-
-    Raises:
-      UserError: With all findings.
-    """
+    """Writes the report and prints where it is."""
     parser = argparse.ArgumentParser(description="A run as one HTML file: curves, settings, videos.")
     parser.add_argument("run", type=Path, help="the run directory")
     parser.add_argument("--out", "--output", type=Path, help="default: report.html in the run directory")
@@ -125,6 +121,8 @@ def _whole_page(name: str, sections: Mapping[str, str], figures: Sequence[Any]) 
         f"default-src 'none'; base-uri 'none'; form-action 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
         "img-src data: blob:; media-src data:"
     )
+    # No text in it can end the element that it is in: `<` is written as an escape.
+    json_of_figures = f"[{','.join(figure.to_json() for figure in figures)}]".replace("<", "\\u003c")
     now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     links = "".join(f'<a href="#{part}">{part}</a>' for part in sections)
     return f"""<!doctype html>
@@ -142,17 +140,12 @@ def _whole_page(name: str, sections: Mapping[str, str], figures: Sequence[Any]) 
 <noscript>This report draws its curves with JavaScript, which is switched off here.</noscript>
 {"".join(f'<section id="{part}"><h2>{part}</h2>{content}</section>' for part, content in sections.items())}
 </main>
-<script type="application/json" id="figures">{_json_in_html(figures)}</script>
+<script type="application/json" id="figures">{json_of_figures}</script>
 <script type="text/plain" id="plotly">{base64.b64encode(gzip.compress(plotly.encode(), 9, mtime=0)).decode()}</script>
 <script>{script}</script>
 </body>
 </html>
 """
-
-
-def _json_in_html(figures: Sequence[Any]) -> str:
-    """JSON of which no text can end the element that it is in: `<` is written as an escape."""
-    return f"[{','.join(figure.to_json() for figure in figures)}]".replace("<", "\\u003c")
 
 
 def _escaped(text: object) -> str:

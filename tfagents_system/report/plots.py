@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE
+from tfagents_system.errors import EXIT_DONE, UserError
 from tfagents_system.machine.files import replacing
 from tfagents_system.report.long_work import followed
 from tfagents_system.report.status import RETURN, TRAIN_RETURN, RunModel, runs_among
@@ -116,15 +115,16 @@ def tidy(axes: Any, *, is_small: bool = False) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draws the learning curves of the given runs; returns 2 where one has nothing to draw."""
+    """Draws the learning curves of the given runs; a UserError names those that have nothing to draw."""
     parser = argparse.ArgumentParser(description="Draws learning_curve.png into run directories.")
     parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/pendulum")
-    failed = False
+    findings = []
     folders = runs_among(parser.parse_args(argv).run)
     for folder in followed(folders, "drawing", "runs", len(folders)):
         try:
             print(draw_learning_curve(RunModel(folder)))
         except (ValueError, OSError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            failed = True
-    return EXIT_BAD_INPUT if failed else EXIT_DONE
+            findings.append(str(error))
+    if findings:
+        raise UserError(*findings)
+    return EXIT_DONE

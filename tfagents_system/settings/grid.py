@@ -101,7 +101,7 @@ def parse_seeds(text: str) -> list[int]:
         match = re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last < 2**31 or len(seeds) + last - first >= _MOST_SEEDS:
-            raise UserError(f"--seeds must be numbers and ranges such as 0-4 or 0,3,7-9, found {_shown(text)}")
+            raise UserError(f"--seeds must be numbers and ranges such as 0-4 or 0,3,7-9, found {shown(text)}")
         seeds += range(first, last + 1)
     if len(set(seeds)) < len(seeds):
         raise UserError(f"--seeds {text} has a seed twice: give each once")
@@ -124,7 +124,7 @@ def read_grid(path: str) -> Grid:
 
 def _product(content: dict[str, Any]) -> tuple[Grid, list[str]]:
     findings = check_keys(content) + [
-        f"{key} must be a list of at least one value, found {_shown(values)}"
+        f"{key} must be a list of at least one value, found {shown(values)}"
         for key, values in content.items()
         if not (isinstance(values, list) and values)
     ]
@@ -148,10 +148,10 @@ def _product(content: dict[str, Any]) -> tuple[Grid, list[str]]:
 def _list(content: Any) -> tuple[Grid, list[str]]:
     if not isinstance(content, list):
         rule = 'must hold an object of lists, such as {"SAC_SEED": [0, 1]}, or a list of objects, found '
-        return Grid(), [rule + _shown(content)]
+        return Grid(), [rule + shown(content)]
     findings = [] if content else ["it is an empty list: give at least one object"]
     findings += [
-        f'task {task} must be an object such as {{"SAC_SEED": 0}}, found {_shown(entry)}'
+        f'task {task} must be an object such as {{"SAC_SEED": 0}}, found {shown(entry)}'
         for task, entry in enumerate(content)
         if not isinstance(entry, dict)
     ]
@@ -185,11 +185,6 @@ def faults_in_job(values: Mapping[str, Sequence[Any]]) -> list[str]:
                 if text and text[0] not in "/~"
             ]
     return findings
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:80] + "..."
 
 
 # Search spaces.

@@ -215,7 +215,7 @@ def fixed_attribute(params_class: type, name: str) -> str | None:
 def _unknown_attribute(params: TrainParamsBase, name: str, origin: Path) -> str:
     if name in params.env_config:
         return f"TrainParams of {origin} has no attribute {name}: the key of the JSON is config.{name}"
-    if setting := other_libraries.meant(name):
+    if setting := other_libraries.BY_NAME.get(name):
         return f"{name} is a setting of {setting.libraries}: {setting.ours}"
     names = [known for known in dir(params) if known != name and not inspect.isroutine(getattr(type(params), known, 0))]
     names.append("config")
@@ -351,23 +351,21 @@ def check_input_files(env_config: Mapping[str, Any]) -> list[str]:
         path = os.path.expanduser(text) if isinstance(text, str) else ""
         if not _INPUT_NAME.fullmatch(name) or not path:
             findings.append(f'{name} must be a path, and its name of letters, digits, "_" and "-": correct it')
-        elif path[0] == "~" or "\0" in path or max(map(_num_bytes, path.split("/"))) > 255:
+        elif (
+            path[0] == "~" or "\0" in path or max(len(name.encode(errors="replace")) for name in path.split("/")) > 255
+        ):
             rule = "must be a path of a known user, with names of at most 255 bytes"
             findings.append(f"{name} {rule}, found {shown(text)}: correct it")
     return [f"{INPUT_FILES}.{finding}" for finding in findings]
 
 
-def _num_bytes(text: str) -> int:
-    return len(text.encode(errors="replace"))
-
-
 def input_files_of(env_config: Mapping[str, Any], folder: Path) -> dict[str, Path]:
-    """The files that exist, by the names of their copies.
+    """The files that exist, by the names of their copies: with the suffix, which tells readers the format.
 
     Args:
       folder: Of the params file.
     """
-    return {_copy_name(name, path): path for name, path in _existing_input_files(env_config, folder).items()}
+    return {name + path.suffix: path for name, path in _existing_input_files(env_config, folder).items()}
 
 
 def _existing_input_files(env_config: Mapping[str, Any], folder: Path) -> dict[str, Path]:
@@ -390,14 +388,9 @@ def with_paths(env_config: Mapping[str, Any], params: Path) -> dict[str, Any]:
         return dict(env_config)
     paths, folder = _existing_input_files(env_config, params.parent), params.parent.absolute()
     if (folder / "run.json").is_file():
-        copies = {name: folder / INPUT_FILES / _copy_name(name, Path(text)) for name, text in texts.items()}
+        copies = {name: folder / INPUT_FILES / (name + Path(text).suffix) for name, text in texts.items()}
         paths |= {name: copy for name, copy in copies.items() if copy.is_file()}
     return {**env_config, INPUT_FILES: {**texts, **{name: str(path) for name, path in paths.items()}}}
-
-
-def _copy_name(name: str, path: Path) -> str:
-    """With the suffix, which tells readers the format."""
-    return name + path.suffix
 
 
 def _input_texts(env_config: Mapping[str, Any]) -> dict[str, str]:

@@ -107,9 +107,4 @@ def _settings() -> Iterator[Setting]:
 
 
 SETTINGS = tuple(_settings())
-_BY_NAME = {name: setting for setting in SETTINGS for name in setting.names}
-
-
-def meant(name: str) -> Setting | None:
-    """The setting of another library that has this name; None if there is none."""
-    return _BY_NAME.get(name)
+BY_NAME = {name: setting for setting in SETTINGS for name in setting.names}

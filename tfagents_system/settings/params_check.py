@@ -67,7 +67,7 @@ def check_params(params: TrainParamsBase) -> list[str]:
         f"TrainParams.{wrong} is not known: {right} is meant"
         for is_hook in (True, False)
         for wrong, right in near_misses(own_names(params, is_hook), _known_names(is_hook))
-        if other_libraries.meant(wrong) is None  # Such as learning_rate, which looks like alpha_learning_rate.
+        if wrong not in other_libraries.BY_NAME  # Such as learning_rate, which looks like alpha_learning_rate.
     ]
     described = described_by(TrainParamsBase).values()
     wrong_values = {attribute.name: wrong for attribute in described if (wrong := _check_value(params, attribute))}
@@ -76,7 +76,8 @@ def check_params(params: TrainParamsBase) -> list[str]:
         f"TrainParams.{name}={shown(own)} is a setting of {setting.libraries}: "
         f"{setting.ours}; rename it if it is your own"
         for name in own_names(params, is_hook=False)
-        if (setting := other_libraries.meant(name)) and isinstance(own := inspect.getattr_static(params, name), _PLAIN)
+        if (setting := other_libraries.BY_NAME.get(name))
+        and isinstance(own := inspect.getattr_static(params, name), _PLAIN)
     ]
     findings += [
         f"TrainParams.{name} must be a method, found {shown(getattr(params, name))}: it is a hook, see "

@@ -170,11 +170,7 @@ class Overrides:
     def _place(
         self, setting: Setting, variables: Collection[str]
     ) -> tuple[dict[str, Any], tuple[str, ...], list[str], Any]:
-        """Where a setting belongs: a tree, what precedes names in it, the path there, and the value.
-
-        Raises:
-          ValueError: It is impossible; says why.
-        """
+        """A tree, what precedes names in it, the path there, and the value; a ValueError says what is wrong."""
         name, value, _ = setting
         if name.startswith("SAC_"):
             if name not in _VARIABLES and name not in variables:

@@ -68,7 +68,7 @@ def parse_json(text: str, where: str, example: str = "") -> Any:
 
 def _load(text: str) -> Any:
     """Parses JSON as the standard has it; also refuses a key that is twice in one object."""
-    return json.loads(text, object_pairs_hook=_as_dict, parse_constant=_refuse_constant, parse_float=_finite_float)
+    return json.loads(text, object_pairs_hook=_as_dict, parse_constant=_finite_number, parse_float=_finite_number)
 
 
 def _as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -78,14 +78,9 @@ def _as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _finite_float(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text} is larger than numbers can be")
+def _finite_number(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is no finite number")
     return number
 
 
@@ -201,11 +196,7 @@ def overridden(name: str, before: Any, value: Any) -> Any:
 
 
 def _of_kind(name: str, before: Any, value: Any) -> Any:
-    """A value of JSON converted to the kind of what it overrides: JSON has no tuples, sets, arrays and paths.
-
-    Raises:
-      UserError: It is of a kind that would pass for something else.
-    """
+    """A value of JSON converted to the kind of what it overrides: JSON has no tuples, sets, arrays and paths."""
     import numpy as np  # `sac status`, which reads settings, answers without it.
 
     is_bool = isinstance(before, (bool, np.bool_))

@@ -30,7 +30,6 @@ from tfagents_system.checks.rules import (
     one_of,
     or_none,
 )
-from tfagents_system.errors import UserError
 from tfagents_system.machine.claims import COLLECT, EVAL, EXPERT, KINDS, SlotCounts
 from tfagents_system.machine.cpus import usable_cpus
 
@@ -91,11 +90,7 @@ def _is_dir(path: Path) -> bool:
 
 
 def _find(text: str, folders: list[Path], what: str, is_one: Callable[[Path], bool]) -> Path:
-    """`text` below the first folder that has it.
-
-    Raises:
-      ValueError: None has it.
-    """
+    """`text` below the first folder that has it."""
     path = Path(_path(text))
     candidates = list(dict.fromkeys((folder / path).absolute() for folder in folders))
     for candidate in candidates:
@@ -333,20 +328,6 @@ class RunVariables:
     report: Annotated[bool, Variable(FLAG)] = True
     """1: a finished run draws learning_curve.png, plays one episode of its best policy for a video and writes
     report.html (curves, settings and videos in one file); 0: none of them"""
-
-    @classmethod
-    def from_environ(
-        cls, environ: Mapping[str, str] = os.environ, *, vars_file: Path | None, root: Path
-    ) -> RunVariables:
-        """As `read_variables`.
-
-        Raises:
-          UserError: With all findings at once.
-        """
-        values, findings = read_variables(environ, vars_file=vars_file, root=root)
-        if findings:
-            raise UserError(*findings)
-        return cls(**values)
 
     @property
     def kinds_beside(self) -> dict[int, str]:

@@ -98,9 +98,7 @@ def queued_workers(folder: Path) -> set[int] | None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     names = ", ".join(SPACES)
-    parser = argparse.ArgumentParser(
-        prog="sac tune-params", description="Search for good settings with Optuna.", allow_abbrev=False
-    )
+    parser = argparse.ArgumentParser(description="Search for good settings with Optuna.", allow_abbrev=False)
     parser.add_argument("vars_file", nargs="?", type=Path, metavar="VARS.sh")
     parser.add_argument("--space", metavar="FILE", help=f"JSON of what is tried, or a name: {names}")
     parser.add_argument("--show_space", choices=SPACES, metavar="NAME", help="print a space as JSON, to edit, and end")

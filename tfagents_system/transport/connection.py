@@ -76,11 +76,7 @@ class Waiting:
 
 
 def _hold(port: int) -> None:
-    """Keeps other users from listening on a port of this machine until this process ends.
-
-    Raises:
-      UserError: One of them does.
-    """
+    """Keeps other users from listening on a port of this machine until this process ends."""
     if port in _HELD or peers.other_users_are_allowed():
         return
     try:

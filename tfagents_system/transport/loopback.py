@@ -170,11 +170,7 @@ def never_in_process() -> None:
 
 
 def _redirect(symbol: bytes, function: Any, fault: str = _NOT_CONFINED) -> None:
-    """Makes Reverb's shared objects call another function of C, from now on in this process.
-
-    Raises:
-      UserError: Their entry for it is not found, or can't be changed.
-    """
+    """Makes Reverb's shared objects call another function of C, from now on in this process."""
     folder = str(Path(reverb.__file__).parent)
     try:
         slots = [slot for base, dynamic in _objects_in(folder) for slot in _slots(base, dynamic, symbol)]
@@ -233,11 +229,7 @@ def _slots(base: int, dynamic: int, symbol: bytes) -> Iterator[int]:
 
 
 def _write_pointer(slot: int, value: int) -> None:
-    """Writes one entry; its page, which is read-only where the object was linked with RELRO, stays writable.
-
-    Raises:
-      OSError: The system does not allow it.
-    """
+    """Writes one entry; its page, which is read-only where the object was linked with RELRO, stays writable."""
     page, libc = slot - slot % mmap.PAGESIZE, ctypes.CDLL(None, use_errno=True)
     if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_WRITE) != 0:
         number = ctypes.get_errno()

@@ -29,7 +29,7 @@ import tree
 from tfagents_system.agents.algorithms import value
 from tfagents_system.hyperparameters import FrameStack, frames_of_leaves, leaf_name
 from tfagents_system.policies.names import fit_names
-from tfagents_system.train_params_base import TrainParamsBase, has_potential
+from tfagents_system.train_params_base import TrainParamsBase, overrides_any
 
 NEVER = -2  # iteration_done of a worker that has completed none.
 _MAX_SEGMENT_STEPS = 1000
@@ -178,7 +178,7 @@ def run_layout(params: TrainParamsBase, observation_spec: Any, action_spec: Any)
     needed = {
         "returns": value(params, "normalize_rewards"),
         "explored": form.cuts_at_exploration,
-        "potential": has_potential(params),
+        "potential": overrides_any(params, "potential"),
         "episode": form.hindsight is not None,
     }
     return Layout.from_specs(observation_spec, action_spec, [name for name, is_needed in needed.items() if is_needed])

@@ -544,11 +544,7 @@ class _Program:
 
 
 async def _dial(route: Route, hello: Hello) -> Streams:
-    """A connection to the gateway that has said hello.
-
-    Raises:
-      OSError: The gateway can't be reached, or is another one.
-    """
+    """A connection to the gateway that has said hello."""
     context = tls_context(ssl.PROTOCOL_TLS_CLIENT, Path(route.credentials))  # The files may have been replaced.
     async with asyncio.timeout(_CONNECT_SECS):
         # One of the host's addresses may lead nowhere: the next one is tried beside it.
