@@ -8,14 +8,10 @@ __version__ = "0.1.0"
 OWN = "TFAGENTS_OWN_"  # Before the name of a user's variable that a launcher has set otherwise.
 
 
-def restore_python_path() -> None:
-    """Gives a launcher's process the user's PYTHONPATH. Its own modules go on to come first, see lead_python_path."""
-    if own := os.environ.pop(f"{OWN}PYTHONPATH", ""):
-        os.environ["PYTHONPATH"] = own
-        sys.path += [folder for folder in own.split(os.pathsep) if folder not in ("", *sys.path)]
-
-
-restore_python_path()
+# A launcher's process gets the user's PYTHONPATH. Its own modules go on to come first, see lead_python_path.
+if _python_path := os.environ.pop(f"{OWN}PYTHONPATH", ""):
+    os.environ["PYTHONPATH"] = _python_path
+    sys.path += [folder for folder in _python_path.split(os.pathsep) if folder not in ("", *sys.path)]
 
 # Reverb's gRPC sends connections to loopback to http_proxy, https_proxy or grpc_proxy, too, and compares the ends of
 # names: `localhost` in no_proxy does not help. no_grpc_proxy precedes no_proxy and concerns gRPC alone.

@@ -45,11 +45,6 @@ class Command(NamedTuple):
         """A whole line."""
         return f"sac {self.name} {self.arguments}".rstrip()
 
-    @property
-    def takes_params(self) -> bool:
-        """Whether `PARAMS.py --config JSON` may stand in place of a vars file."""
-        return self.target.endswith(".sh") or self.target in ("tasks.search", "tasks.sweep")
-
 
 _COMMANDS = (
     Command("new", "launch.new_project", "a folder with params, JSON and vars file", "reacher --env Reacher-v5"),
@@ -108,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{command.summary}\n\n  {command.example}\n", flush=True)
         if command.positional:
             print(f"sac {name} RUN ... is sac {name} {command.positional} RUN ...\n", flush=True)
-    elif command.takes_params:
+    elif command.target.endswith(".sh") or command.target in ("tasks.search", "tasks.sweep"):
         given = _with_vars_file(name, given)
     try:
         here = os.getcwd()

@@ -157,7 +157,7 @@ BAD: dict[str, Bad] = {
     "no class": params("Params = TrainParams; del TrainParams", "has no `class TrainParams(", "rename Params"),
     "nothing at all": Bad(("has no `class TrainParams(TrainParamsBase)`: add it",), params=""),
     "wrong base class": params("class TrainParams: pass", "must define", "found TrainParams = <cl", "derive it"),
-    "an object for the class": params("TrainParams = 3", "must define `class TrainParams", "found TrainParams = 3"),
+    "an object for the class": params("TrainParams = 3", "has no `class TrainParams", "found TrainParams = 3"),
     "no env_ctor": Bad(("has no env_ctor", "add `def env_ctor("), params=PARAMS.replace("env_ctor", "build")),
     "misspelt env_ctor": Bad(("has no env_ctor", "rename env_ctr"), params=PARAMS.replace("env_ctor", "env_ctr")),
     "constructor that raises": params(

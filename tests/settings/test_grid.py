@@ -103,7 +103,8 @@ def test_what_is_no_grid_is_refused(tmp_path: Path, content: Any, part: str) -> 
     ("text", "part"),
     [
         ("True", "true, false, null"), ("None", "null"), ("(1, 2)", r"\[256, 256\]"), ("[1,", "not valid JSON"),
-        ("{'a': 1}", "not valid JSON"), (".5", "0.5"), ("1_000", "1e-3"), ("nan", "not valid"), ("NaN", "no number of"),
+        ("{'a': 1}", "not valid JSON"), (".5", "0.5"), ("1_000", "1e-3"), ("nan", "not valid"),
+        ("NaN", "no finite number"),
         ("1e999", "1e999 is no finite number"), ("[-1e999]", "-1e999 is no finite number"),
         ("007", 'give the text as "007"'), ("[" * 100_000, "JSON"), ('{"a": 1, "a": 2}', 'the key "a" twice'),
     ],

@@ -74,7 +74,7 @@ def test_a_copy_finds_what_lies_beside_its_origin(user_dir: Path, tmp_path: Path
         ("import a_module_that_is_not_there", "ModuleNotFoundError"),
         ("x = 1\ny = 1 / 0", r"ZeroDivisionError: division by zero \(params.py, line 2\)"),
         ("x = 1", "has no `class TrainParams"),
-        ("class TrainParams: pass", "must define `class TrainParams"),
+        ("class TrainParams: pass", "has no `class TrainParams"),
         (
             "from tfagents_system.train_params_base import TrainParamsBase\nclass TrainParams(TrainParamsBase): pass",
             "env_ctor",

@@ -51,7 +51,8 @@ from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import GATEWAY, RunPaths
 from tfagents_system.settings.load_params import input_files_of
 from tfagents_system.settings.resolved import SHARED, Settings
-from tfagents_system.settings.variables import as_text, read_variables, variable_name, without_task
+from tfagents_system.settings.values import as_text
+from tfagents_system.settings.variables import read_variables, variable_name, without_task
 from tfagents_system.transport.credentials import CERTIFICATE, KEY
 from tfagents_system.transport.tunnel import check_path, identity_of
 

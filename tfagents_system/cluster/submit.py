@@ -31,7 +31,8 @@ from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, 
 from tfagents_system.launch.vars_file import ROOT, read_vars_file
 from tfagents_system.run_files import params_folder
 from tfagents_system.settings.grid import faults_in_job, read_grid
-from tfagents_system.settings.variables import PATH, VARIABLES, WORKERS, as_text, read_variables
+from tfagents_system.settings.values import as_text
+from tfagents_system.settings.variables import PATH, VARIABLES, WORKERS, read_variables
 
 _GPU_OPTION = re.compile(r" (-G|--gpus|--(gres|tres)[^ ]*[= ][^ ]*gpu)")
 _MEMORY_OPTION = re.compile(r" --mem(?:-per-[a-z]+)?[= ]")

@@ -16,13 +16,13 @@ from tfagents_system.run_files import run_directory
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.grid import read_grid
 from tfagents_system.settings.resolved import FIXED, Overrides, Setting, Settings, parse_assignments
+from tfagents_system.settings.values import as_text
 from tfagents_system.settings.variables import (
     COUNTS,
     GRID,
     SEED,
     TASK,
     RunVariables,
-    as_text,
     counts_of_start,
     has_automatic_workers,
     read_variables,

@@ -56,8 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except export_files.ExportError as error:
             print(f"error: {error}", file=sys.stderr)
             return EXIT_FAILED
-        note = "; it needs an interpreter with TensorFlow's own ops (Flex)" if export_files.needs_flex(path) else ""
-        print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {difference:.1e} at most{note}", flush=True)
+        print(f"{path}: {path.stat().st_size:,} bytes, actions differ by {difference:.1e} at most", flush=True)
     return EXIT_DONE
 
 

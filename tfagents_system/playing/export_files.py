@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.lite.tools import flatbuffer_utils
 from tf_agents.distributions.utils import SquashToSpecNormal
 from tf_agents.policies import py_policy, tf_policy
 from tf_agents.trajectories import time_step as ts
@@ -119,14 +118,6 @@ def write(source: Source, name: str, folder: Path) -> tuple[Path, float]:
         for file in Path(temporary).iterdir():
             os.replace(file, folder / file.name)
     return folder / written.name, difference
-
-
-def needs_flex(path: Path) -> bool:
-    """Whether a written file has operations that TensorFlow Lite lacks."""
-    if path.suffix != ".tflite":
-        return False
-    operators = flatbuffer_utils.read_model(str(path)).operatorCodes
-    return any((operator.customCode or b"").startswith(b"Flex") for operator in operators)
 
 
 def largest_difference(source: Source, exported: py_policy.PyPolicy) -> float:

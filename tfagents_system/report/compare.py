@@ -136,13 +136,11 @@ def _peer(folder: Path, metric: str) -> Run:
 
     That is `timesteps` [n], `results` and, where the environment tells it, `successes` [n, episodes].
     """
-    if not folder.is_dir():
-        raise UserError(f"{folder} is no directory: give run directories, such as logs/exp_task_*")
     path = folder / EVALUATIONS
     if not path.exists():
         raise UserError(
-            f"{folder} has no metrics.csv and no {EVALUATIONS}: give directories of runs of this toolkit, or of "
-            "Stable-Baselines3 with an EvalCallback"
+            f"{folder} has no metrics.csv and no {EVALUATIONS}: give directories of runs of this toolkit, such as "
+            "logs/exp_task_*, or of Stable-Baselines3 with an EvalCallback"
         )
     try:
         with np.load(path, allow_pickle=False) as content:

@@ -368,11 +368,9 @@ def thinned(values: Sequence[float], most: int) -> Sequence[int]:
     count = len(values)
     if count <= most:
         return range(count)
-    stretches = (most - 2) // 2
-    edges = np.linspace(0, count, stretches + 1).astype(np.int64)
     kept = {0, count - 1}
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
-        kept |= {int(start + np.argmin(values[start:end])), int(start + np.argmax(values[start:end]))}
+    for stretch in np.array_split(np.arange(count), (most - 2) // 2):
+        kept |= {int(extreme(stretch, key=values.__getitem__)) for extreme in (min, max)}
     return sorted(kept)
 
 

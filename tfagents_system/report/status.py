@@ -33,7 +33,7 @@ from tfagents_system.run_files.heartbeat import (
 from tfagents_system.run_files.metrics import read_episodes, read_rows
 from tfagents_system.run_files.run_lock import start_of_run
 from tfagents_system.run_files.run_paths import INPUTS, REPLAY, TRAINER, RunPaths, is_worker
-from tfagents_system.settings.values import by_name, differing, in_words
+from tfagents_system.settings.values import as_text, by_name, differing, in_words
 
 Status = Mapping[str, Any]
 
@@ -123,7 +123,7 @@ class RunModel:
         nor keys. Empty before the first start.
         """
         from tfagents_system.settings.resolved import FIXED
-        from tfagents_system.settings.variables import VARIABLES, as_text
+        from tfagents_system.settings.variables import VARIABLES
 
         if "attributes" not in self.run_json:
             return {}

@@ -41,7 +41,6 @@ class Beat(TypedDict, total=False):
     waiting_for: str | None
     doing: str | None
     error: str | None
-    save_error: str | None
     iteration: int
     num_iter: int
     num_env_steps: int | None
@@ -49,7 +48,6 @@ class Beat(TypedDict, total=False):
     env_steps: int | None
     episodes: int
     steps: int
-    steps_per_s: float | None
     env_faults: int
     eval_env_faults: int
     last_env_fault: str
@@ -68,8 +66,6 @@ class Beat(TypedDict, total=False):
     waiting: int | None
     curriculum: dict[str, float | None] | None
     time_shares: dict[str, float | None] | None
-    counted_secs: float | None
-    refused: dict[str, int] | None
     # What a supervisor adds in status.json.
     alive: bool
     restarts: int

@@ -84,11 +84,9 @@ def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParam
     if not (isinstance(params_class, type) and issubclass(params_class, TrainParamsBase)):
         ours = vars(module).items()
         others = [name for name, kind in ours if isinstance(kind, type) and TrainParamsBase in kind.__mro__[1:]]
-        hint = f"has no `class TrainParams(TrainParamsBase)`: {f'rename {others[0]}' if others else 'add it'}"
-        if params_class is not None:
-            found = f"found TrainParams = {shown(params_class)}: derive it from train_params_base.TrainParamsBase"
-            hint = f"must define `class TrainParams(TrainParamsBase)`, {found}"
-        raise UserError(f"SAC_PARAMS={origin} {hint}")
+        found = "" if params_class is None else f", found TrainParams = {shown(params_class)}"
+        hint = f"rename {others[0]}" if others else "add it, derived from train_params_base.TrainParamsBase"
+        raise UserError(f"SAC_PARAMS={origin} has no `class TrainParams(TrainParamsBase)`{found}: {hint}")
     if "env_ctor" in getattr(params_class, "__abstractmethods__", ()):
         own = [name for cls in params_class.__mro__ if cls not in TrainParamsBase.__mro__ for name in vars(cls)]
         meant = [wrong for wrong, _ in near_misses(own, ["env_ctor"])]
@@ -249,9 +247,9 @@ def own_names(params: TrainParamsBase, is_hook: bool) -> list[str]:
     return [name for name in names if inspect.isroutine(inspect.getattr_static(params, name)) == is_hook]
 
 
-def is_set(params: TrainParamsBase, name: str) -> bool:
-    """Whether the user's class, its constructor or `--set` gives an attribute a value."""
-    return name in vars(params) or any(name in vars(cls) for cls in _own_classes(params))
+def is_set(params: TrainParamsBase, *names: str) -> bool:
+    """Whether the user's class, its constructor or `--set` gives one of these attributes a value."""
+    return any(name in vars(source) for source in (params, *_own_classes(params)) for name in names)
 
 
 def _own_classes(params: TrainParamsBase) -> list[type]:
@@ -285,10 +283,10 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
         if attribute.replaces_default(params.algorithm)
         and not (is_set(params, attribute.name) or overrides_any(params, "agent_ctor"))
     }
-    if any(is_set(params, name) for name in _OF_TARGETS):  # A small step needs a short period.
+    if is_set(params, *_OF_TARGETS):  # A small step needs a short period.
         defaults = {name: value for name, value in defaults.items() if name not in _OF_TARGETS}
     steps = params.num_env_steps
-    if not any(is_set(params, name) for name in OF_ITERATIONS):
+    if not is_set(params, *OF_ITERATIONS):
         shortest = ENV_STEPS_PER_ITER if steps is None else min(ENV_STEPS_PER_ITER, steps // (2 * _EVALUATIONS))
         defaults["env_steps_per_iter"] = max(shortest, num_workers)
     steps_per_iter = defaults.get("env_steps_per_iter", params.env_steps_per_iter)
@@ -299,11 +297,11 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
         steps = whole if steps is None else min(whole, steps)
         if not is_set(params, "log_period_iters"):
             defaults["log_period_iters"] = max(1, _LOG_STEPS // steps_per_iter)
-        if not _is_period_set(params, "checkpoint_period"):
+        if not is_set(params, "checkpoint_period_iters", "checkpoint_period_env_steps"):
             defaults["checkpoint_period_env_steps"] = _CHECKPOINT_STEPS
-        if not (is_set(params, "initial_collect_steps") or is_set(params, "num_initial_episodes")):
+        if not is_set(params, "initial_collect_steps", "num_initial_episodes"):
             defaults["initial_collect_steps"] = min(_RANDOM_STEPS, steps // 10)
-    if params.num_eval_episodes and not _is_period_set(params, "eval_period"):
+    if params.num_eval_episodes and not is_set(params, "eval_period_iters", "eval_period_env_steps"):
         if steps is not None:
             first = defaults.get("initial_collect_steps", random_steps(params))
             most = (steps - min(first, steps // 2)) // _EVALUATIONS
@@ -312,10 +310,6 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
         elif params.num_iter < _EVALUATIONS * params.eval_period_iters:
             defaults["eval_period_iters"] = max(1, params.num_iter // _EVALUATIONS)
     return defaults
-
-
-def _is_period_set(params: TrainParamsBase, period: str) -> bool:
-    return is_set(params, f"{period}_iters") or is_set(params, f"{period}_env_steps")
 
 
 def kept_defaults(params: TrainParamsBase, num_workers: int, recorded: Mapping[str, Any]) -> dict[str, Any]:

@@ -232,17 +232,8 @@ def _one_period(kind: str) -> Rule:
     )
 
 
-def _more_workers(p: Any) -> int | None:
-    """Workers, where an iteration has less than a step for each."""
-    workers: int = p.compute_config.get("num_collect_workers", 1)
-    return workers if p.env_steps_per_iter is not None and p.env_steps_per_iter < workers else None
-
-
-def _more_than_allowed(p: Any) -> float | None:
-    if not p.asynchronous or p.min_updates_per_env_step is None:
-        return None
-    most = most_updates_per_env_step(p)
-    return most if p.min_updates_per_env_step > most else None
+def _workers(p: Any) -> int:
+    return int(p.compute_config.get("num_collect_workers", 1))
 
 
 def _target_critics(p: Any) -> tuple[int, int] | None:
@@ -319,14 +310,18 @@ _RULES = (
         "{p.batch_size}",
     ),
     _unless(
-        _more_than_allowed,
+        lambda p: (
+            p.asynchronous
+            and (p.min_updates_per_env_step or 0) > most_updates_per_env_step(p)
+            and most_updates_per_env_step(p)
+        ),
         "min_updates_per_env_step={p.min_updates_per_env_step} must be at most updates_per_env_step={it:g}, no more "
         "updates are allowed: lower it, or raise updates_per_env_step",
     ),
     _one_period("eval"),
     _one_period("checkpoint"),
     _unless(
-        _more_workers,
+        lambda p: p.env_steps_per_iter is not None and p.env_steps_per_iter < _workers(p) and _workers(p),
         "env_steps_per_iter={p.env_steps_per_iter} is less than a step for each of SAC_NUM_COLLECT_WORKERS={it} "
         "workers: raise it to at least {it}, or take fewer workers",
     ),
@@ -449,7 +444,7 @@ def _random_first(p: Any) -> tuple[str, int, int]:
 def _late_values(p: Any) -> Iterator[str]:
     """Values of the curriculum that never fall due in this run."""
     if not check_curriculum(p.env_config):  # Else it is reported already.
-        count = iterations_of_run(p, p.compute_config.get("num_collect_workers", 1))
+        count = iterations_of_run(p, _workers(p))
         for name, late in Curriculum.from_config(p.env_config).after(count).items():
             yield (
                 f"curriculum.{name}.iters: {', '.join(map(str, late))} come after the last iteration, so their values "

@@ -26,7 +26,7 @@ from tfagents_system.checks.rules import integer_from, is_kept, near_misses
 from tfagents_system.errors import UserError, shown
 from tfagents_system.hyperparameters import described_by
 from tfagents_system.settings.params_check import CONFIG_KEYS
-from tfagents_system.settings.values import by_name, in_words, leaves_of, merge, parse_value, variable_text
+from tfagents_system.settings.values import as_text, by_name, in_words, leaves_of, merge, parse_value
 from tfagents_system.settings.variables import VARIABLES, RunVariables
 from tfagents_system.train_params_base import TrainParamsBase
 
@@ -179,7 +179,7 @@ class Overrides:
                 raise ValueError(f"{name} is not a known variable: {hint}")
             if name in _EARLY_VARIABLES:
                 raise ValueError(f"{name} is read before --set: put it into the vars file")
-            return self.variables, (), [name], variable_text(value)
+            return self.variables, (), [name], as_text(value)
         if name.upper() in _VARIABLES:
             raise ValueError(f"{name} is no attribute of TrainParams: {name.upper()} is meant")
         first, *keys = path = name.split(".")

@@ -112,14 +112,14 @@ def in_words(settings: Mapping[str, Any]) -> str:
 def assignment(name: str, value: Any) -> str:
     """The text of --set that overrides `name` with `value`: as JSON, where it would not be read as the text it is."""
     if name.startswith("SAC_"):
-        return f"{name}={variable_text(value)}"
+        return f"{name}={as_text(value)}"
     return f"{name}={value if isinstance(value, str) and _is_read_as_it_is(value) else json.dumps(value)}"
 
 
-def variable_text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A variable's value as the environment has it."""
-    if isinstance(value, str):
-        return value
+    if isinstance(value, (str, Path)):
+        return str(value)
     return json.dumps(int(value) if isinstance(value, bool) else value)
 
 

@@ -32,6 +32,7 @@ from tfagents_system.checks.rules import (
 )
 from tfagents_system.machine.claims import COLLECT, EVAL, EXPERT, KINDS, SlotCounts
 from tfagents_system.machine.cpus import usable_cpus
+from tfagents_system.settings.values import as_text
 
 MOST = 4096  # CPUs of a role, workers, environments: the ring has room for as many workers.
 _SHOWN_CHARS = 200
@@ -357,17 +358,14 @@ def variable_name(field: str) -> str:
     return f"SAC_{field.strip('_').upper()}"
 
 
-def as_text(value: Any) -> str:
-    """A field's value as a variable has it."""
-    return f"{value:d}" if isinstance(value, bool) else str(value)
-
-
 def _variables() -> Iterator[Variable]:
     hints = typing.get_type_hints(RunVariables, include_extras=True)
     for field in dataclasses.fields(RunVariables):
-        own = {None: "none", dataclasses.MISSING: None}.get(field.default, as_text(field.default).removesuffix(".0"))
         given: Variable = hints[field.name].__metadata__[0]
-        yield dataclasses.replace(given, field=field.name, default=given.default or own)
+        if given.default is None and field.default is not dataclasses.MISSING:
+            default = "none" if field.default is None else as_text(field.default).removesuffix(".0")
+            given = dataclasses.replace(given, default=default)
+        yield dataclasses.replace(given, field=field.name)
 
 
 VARIABLES = tuple(_variables())
