@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -197,9 +197,8 @@ def _body(params: TrainParamsBase, observation_spec: Any, hidden_layers: Callabl
     return Body(hidden_layers(), normalization, None, encoder, lstm)
 
 
-LogStd = Literal["clip_20", "clip_10", "tanh"]
 # TF-Agents' default exponentiates without a bound.
-_STD: dict[LogStd, Callable[[tf.Tensor], tf.Tensor]] = {
+_STD: dict[algorithms.LogStd, Callable[[tf.Tensor], tf.Tensor]] = {
     "clip_20": std_clip_transform,
     "clip_10": lambda raw: tf.exp(tf.clip_by_value(raw, -10.0, 2.0)),
     "tanh": lambda raw: tf.exp(6.0 * tf.tanh(raw) - 4.0),
@@ -222,7 +221,7 @@ class Actor(network.DistributionNetwork):
         output_tensor_spec: Any,
         make_body: Callable[[], Body],
         name: str = "Actor",
-        log_std: LogStd = "clip_20",
+        log_std: algorithms.LogStd = "clip_20",
     ) -> None:
         body = make_body()
         project = functools.partial(TanhNormalProjectionNetwork, std_transform=_STD[log_std])
@@ -255,7 +254,8 @@ def build_actor(params: TrainParamsBase, observation_spec: Any, action_spec: Any
     elif algorithms.value(params, "batch_renormalization"):
         initializer = tf.keras.initializers.GlorotUniform
     layers = functools.partial(_hidden_layers, params, params.actor_fc_layer_params, initializer, is_critic=False)
-    return Actor(observation_spec, action_spec, functools.partial(_body, params, observation_spec, layers))
+    make_body = functools.partial(_body, params, observation_spec, layers)
+    return Actor(observation_spec, action_spec, make_body, log_std=algorithms.ALGORITHMS[params.algorithm].log_std)
 
 
 def build_acting(params: TrainParamsBase, time_step_spec: ts.TimeStep, action_spec: Any) -> Acting:
