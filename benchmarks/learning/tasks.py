@@ -152,6 +152,7 @@ TASKS = {
     # Dropped quantiles are TQC's alone; its paper has these.
     "hopper": Task("Hopper-v5", 1000, 100_000, 5_000, 45, attributes={"tqc": {"num_dropped_quantiles": 5}}),
     "half_cheetah": Task("HalfCheetah-v5", 1000, 100_000, 5_000, 1, attributes={"tqc": {"num_dropped_quantiles": 0}}),
+    "walker2d": Task("Walker2d-v5", 1000, 100_000, 5_000, 45),
     "pendulum_pixels": Task(
         PENDULUM_PIXELS,
         200,
@@ -189,6 +190,7 @@ TASKS = {
 }
 
 _STEPS = {"env_steps_per_iter": 50, "log_period_iters": 20}
+_OVER_A_RECORD = {**_STEPS, "num_env_steps": 100_000}  # Their rates fall over the length of a run.
 _SAC_DISCRETE = {"algorithm": "sac_discrete", **_STEPS, "learning_rate": 3e-4, "batch_size": 256, "n_step": 1} | {
     f"{part}_fc_layer_params": (256, 256) for part in ("actor", "critic_joint")
 }
@@ -207,6 +209,9 @@ OURS = {
     "tqc": Variant({"algorithm": "tqc"}),
     # The paper's critics are 2048 units wide, those of the peers 1024: two cores have time for the width of SAC's.
     "crossq": Variant({"algorithm": "crossq"}, learning_rate=1e-3),
+    "crossq, 50 steps": Variant({"algorithm": "crossq", **_STEPS}, learning_rate=1e-3),
+    "xqc": Variant({"algorithm": "xqc", **_OVER_A_RECORD}),
+    "flash_sac": Variant({"algorithm": "flash_sac", **_OVER_A_RECORD}),
     "crossq x2": Variant({"algorithm": "crossq"}, updates_per_step=2, learning_rate=1e-3),
     "crossq 1024": Variant({"algorithm": "crossq", "critic_joint_fc_layer_params": (1024, 1024)}, learning_rate=1e-3),
     # Both papers make 20 updates for each step: a day for 100,000 steps here.
