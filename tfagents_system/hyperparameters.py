@@ -518,6 +518,12 @@ class Hyperparameters:
     # Episodes: how they are collected, and which are kept.
     greedy_episode_share: Annotated[float, number_in(0, 1), MayChange] = 0.0
     """Share of each worker's episodes, after the first random ones, that the greedy policy collects."""
+    noise_hold_steps: Annotated[
+        int | None, rules.integer_in(1, 1000), "steps", ByAlgorithm(1), Unless("algorithm", _OF_VALUES), MayChange
+    ] = None
+    """Longest time K that exploration noise is held: each draw is for k = 1 to K steps, with a probability proportional
+    to k^-2 (FlashSAC, arXiv 2604.04539), with the newest mean and deviation in each of them. Actors that workers
+    can't compute in NumPy, such as those of images, need 1."""
     keep_best_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 0
     """Of the episodes collected since files were last edited, those of the highest returns are kept step by step in
     `episodes/`. Each episode then begins with a seed of its own, so that `run.py --replay_actions` can repeat it."""

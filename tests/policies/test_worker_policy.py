@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from types import SimpleNamespace
 
@@ -231,6 +232,65 @@ def test_noise_follows_from_the_seed_that_was_given_last(kind, lanes):
     first = actions(7)
     np.testing.assert_array_equal(actions(7), first)
     assert (actions(8) != first).any()
+
+
+def holding(lanes=1, seed=0, kind="vector"):
+    params, agent, values = trained(kind)
+    policy = make_worker_policy(agent, seed, lanes, params.frame_stack, noise_hold_steps=16)
+    policy.assign(values)
+    return policy
+
+
+def test_noise_is_held_k_steps_with_a_probability_proportional_to_1_over_k_squared():
+    noise, drawn = holding().network.noise, []
+    for _ in range(40_000):
+        drawn.append(tuple(next(noise)[:, 0]))
+    lengths = np.array([len(list(same)) for _, same in itertools.groupby(drawn)][:-1])
+    shares = np.bincount(lengths, minlength=18) / len(lengths)  # Of about 19,000: +- 0.0035.
+    np.testing.assert_allclose(shares[[1, 2, 3]], [0.631, 0.158, 0.070], atol=0.011)
+    assert shares[16] > 0.0 == shares[17] and lengths.mean() == pytest.approx(2.13, abs=0.06)
+    values = np.array([each for each, _ in itertools.groupby(drawn)])
+    np.testing.assert_allclose([values.mean(), values.std()], [0.0, 1.0], atol=0.03)
+
+
+def test_held_noise_is_scaled_and_shifted_anew_in_each_step_and_greedy_actions_leave_it_alone():
+    _, agent, _ = trained("flash")
+    policy, undisturbed = (holding(3, kind="flash") for _ in range(2))
+    noise, one_lane = undisturbed.network.noise, np.array([True, False, True])
+    for step in range(60):
+        leaves = observations(VECTOR, 3, step)
+        steps, greedy = steps_of(leaves, VECTOR), one_lane if step % 3 == 0 else False
+        policy.act(steps, True)
+        (actions,) = policy.act(steps, greedy)
+        batched = ts.TimeStep(tf.ones(3, tf.int32), tf.zeros(3), tf.ones(3), tf.constant(leaves[0]))
+        normal = agent.policy.distribution(batched).action.input_distribution
+        eps = next(noise).T
+        assert len(np.unique(eps)) == 6, "of its own for each lane"
+        expected = normal.mean() + normal.stddev() * np.where(np.reshape(greedy, (-1, 1)), 0.0, eps)
+        np.testing.assert_allclose(actions, np.tanh(expected), atol=1e-5)
+        if step == 30:
+            policy.reset([0, 1, 2])
+
+
+def test_held_noise_is_told_and_remembered_beside_the_episode_or_dropped():
+    policy, other = holding(), holding(seed=9)
+    for _ in range(10):
+        next(policy.network.noise)
+    while not policy.memory(0)[-1]:
+        next(policy.network.noise)
+    (eps, steps_left) = policy.memory(0)
+    other.remember(0, policy.memory(0))
+    other.reseed(3)
+    for _ in range(int(steps_left[0])):
+        np.testing.assert_array_equal(next(other.network.noise)[:, 0], eps)
+    policy.reseed(3, holds_noise=False)
+    np.testing.assert_array_equal(next(policy.network.noise), next(other.network.noise))
+    assert policy_of("vector").memory(0) == [], "as long as none is held"
+
+
+def test_noise_that_tensorflow_draws_is_not_held():
+    with pytest.raises(UserError, match=r"^noise_hold_steps=2 needs .* NumPy, and it has a .*: use .* noise_hold_st"):
+        make_worker_policy(trained("loop")[1], 0, noise_hold_steps=2)
 
 
 @pytest.mark.parametrize("kind", ["iqn", "values of images"])

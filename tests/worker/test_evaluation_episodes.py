@@ -92,7 +92,7 @@ def evaluator_of(
 ) -> Evaluator:
     """What one of so many workers evaluates with, without its process and its server."""
     numbers = eval_episodes(num_episodes, range(workers), worker)
-    acting = types.SimpleNamespace(reseed=lambda seed: None, with_lanes=lambda count: None)
+    acting = types.SimpleNamespace(reseed=lambda seed, holds_noise: None, with_lanes=lambda count: None)
     policy: Any = types.SimpleNamespace(policy=acting)
     _, runner = runner_of(params, policy, worker, envs, min(envs, len(numbers)), deterministic=deterministic)
     nothing: Any = None

@@ -81,6 +81,7 @@ OPTIONS = {
     "all columns": {"n_step": 3, "validation_share": 0.3, "normalize_rewards": True, "sample_form_ctor": cutting_form},
     "greedy, recorded": {"greedy_episode_share": 0.4, "keep_best_episodes": 3},
     "recurrent": {"recurrent": {"lstm_units": 4, "sequence_length": 5, "burn_in": 2}, "action_history": 2},
+    "held noise": {"noise_hold_steps": 16, "greedy_episode_share": 0.4},
 }
 
 
@@ -125,7 +126,7 @@ class Start:
     def __init__(self, name, folder, number):
         self.params = params = make_params(name)
         agent, layout = acting(name)
-        policy = Exploring(agent, number, 1)
+        policy = Exploring(agent, number, noise_hold_steps=params.noise_hold_steps or 1)
         self.newest = types.SimpleNamespace(policy=policy, train_step=7)
         self.agent = agent
         variables = variables_with(num_collect_workers=2, seed=5)

@@ -23,6 +23,7 @@ from tf_agents.policies import tf_policy
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents import algorithms
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.block_update import check_agent
@@ -609,7 +610,8 @@ class EnvironmentTrial:
             self.findings.fact(AGENT, f"{type(agent).__name__}, {weights:,} weights")
         if agent is not None:
             with told(self.findings, AGENT, "an action of the agent's policy", names_it=False):
-                policy = make_worker_policy(agent, 0, _LANES, self.params.frame_stack)
+                hold_steps = algorithms.value(self.params, "noise_hold_steps")
+                policy = make_worker_policy(agent, 0, _LANES, self.params.frame_stack, noise_hold_steps=hold_steps)
                 if self.deterministic:
                     policy.reseed(0)
                 if policy.inference == "numpy":

@@ -119,8 +119,12 @@ class WorkerPolicy(abc.ABC):
         for attribute, name in self._rate_names.items():
             self._rates[attribute] = float(weights[name])
 
-    def reseed(self, seed: int) -> None:
+    def reseed(self, seed: int, *, holds_noise: bool = True) -> None:
         """Seeds the exploration noise from now on.
+
+        Args:
+          seed: Of the noise.
+          holds_noise: Noise that is held for several steps is held on; otherwise other noise is drawn.
 
         Raises:
           UserError: It can't be reseeded.
@@ -131,7 +135,10 @@ class WorkerPolicy(abc.ABC):
         )
 
     def memory(self, lane: int) -> list[np.ndarray]:
-        """A copy of what it remembers of the episode in a lane. Those that can be reseeded tell all of it."""
+        """A copy of what it remembers of the episode in a lane, and of noise that is held.
+
+        Those that can be reseeded tell all of it.
+        """
         del lane
         return []
 
@@ -185,6 +192,7 @@ def make_worker_policy(
     num_lanes: int = 1,
     frame_stack: FrameStack = 1,
     actor_observations: Sequence[str] | None = None,
+    noise_hold_steps: int = 1,
 ) -> WorkerPolicy:
     """NumPy where the network is one of ours, else TensorFlow.
 
@@ -194,16 +202,22 @@ def make_worker_policy(
       num_lanes: Environments that it acts in.
       frame_stack: The hyperparameter; the policy takes single frames.
       actor_observations: The hyperparameter; the policy takes environments' whole observations.
+      noise_hold_steps: The hyperparameter.
 
     Raises:
-      UserError: TensorFlow can't run it.
+      UserError: TensorFlow can't run it, or would have to hold noise.
     """
     tf.random.set_seed(seed % 2**31)
     try:
-        return NumpyWorkerPolicy(agent, seed, num_lanes, frame_stack, actor_observations)
+        return NumpyWorkerPolicy(agent, seed, num_lanes, frame_stack, actor_observations, noise_hold_steps)
     except UnsupportedNetworkError as error:
         logging.info("actions are not computed in NumPy: %s", error)
         why_not_numpy = str(error)
+    if noise_hold_steps > 1:
+        raise UserError(
+            f"noise_hold_steps={noise_hold_steps} needs a policy that workers can run in NumPy, and {why_not_numpy}: "
+            "use the default actor without images, or noise_hold_steps=1"
+        )
     from tfagents_system.policies.tensorflow_policy import TensorFlowWorkerPolicy
 
     policy = TensorFlowWorkerPolicy(agent, seed, num_lanes, frame_stack, actor_observations)
@@ -231,6 +245,7 @@ class NumpyWorkerPolicy(WorkerPolicy):
         num_lanes: int = 1,
         frame_stack: FrameStack = 1,
         names: Sequence[str] | None = None,
+        noise_hold_steps: int = 1,
     ) -> None:
         policy = agent.collect_policy
         self._layers = NetworkLayers(policy, frames_in(policy.time_step_spec.observation, frame_stack))
@@ -239,12 +254,15 @@ class NumpyWorkerPolicy(WorkerPolicy):
         self._action_shape = tuple(policy.action_spec.shape)
         self._arrays = self._layers.arrays(read_weights(self._layers.variables))
         self._explores_as(policy, self._layers.variables, seed)
+        self._cumulative = np.cumsum(1.0 / np.arange(1, noise_hold_steps + 1) ** 2)
         super().__init__(num_lanes, names)
 
     def _set_lanes(self, num_lanes: int) -> None:
         super()._set_lanes(num_lanes)
         layers, like = self._layers, getattr(self, "network", None)
         self.network = Network(layers.observation, layers.layers, self._arrays, num_lanes, like)
+        sizes = (int(np.prod(self._action_shape)), 1) if len(self._cumulative) > 1 else ()
+        self._held = [np.zeros((size, num_lanes), np.float32) for size in sizes]  # Noise, steps that it is held yet.
         self.network.noise = self._noise(num_lanes)
         self._actions_shape = (num_lanes, *self._action_shape)
 
@@ -253,7 +271,9 @@ class NumpyWorkerPolicy(WorkerPolicy):
         self._arrays = self._layers.arrays(weights)
         self.network.assign(self._arrays)
 
-    def reseed(self, seed: int) -> None:
+    def reseed(self, seed: int, *, holds_noise: bool = True) -> None:
+        for held in () if holds_noise else self._held:
+            held[:] = 0.0
         self._rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
         self.network.noise = self._noise(self.num_lanes)  # Without the numbers that were drawn ahead.
 
@@ -262,10 +282,10 @@ class NumpyWorkerPolicy(WorkerPolicy):
             memory[:, lanes] = 0.0
 
     def memory(self, lane: int) -> list[np.ndarray]:
-        return [memory[:, lane].copy() for memory in self.network.state]
+        return [memory[:, lane].copy() for memory in (*self.network.state, *self._held)]
 
     def remember(self, lane: int, memory: Sequence[np.ndarray]) -> None:
-        for own, values in zip(self.network.state if memory else (), memory, strict=True):
+        for own, values in zip((*self.network.state, *self._held), memory, strict=False):  # It may lack noise.
             own[:, lane] = values
 
     def act(self, steps: LaneSteps, greedy: Greedy) -> list[np.ndarray]:
@@ -280,6 +300,19 @@ class NumpyWorkerPolicy(WorkerPolicy):
         return [actions.reshape(self._actions_shape)]
 
     def _noise(self, columns: int) -> Iterator[np.ndarray]:
+        """Drawn anew for each step, or held for k, P(k) proportional to k^-2 (FlashSAC, arXiv 2604.04539)."""
+        drawn, cumulative = self._drawn(columns), self._cumulative
+        if not self._held:
+            yield from drawn  # Without end.
+        noise, steps_left = self._held
+        while True:
+            if not steps_left[0, 0]:
+                noise[:] = next(drawn)
+                steps_left[:] = 1 + cumulative.searchsorted(cumulative[-1] * self._rng.random())
+            steps_left -= 1.0
+            yield noise
+
+    def _drawn(self, columns: int) -> Iterator[np.ndarray]:
         while True:
             yield from self._rng.standard_normal((_NOISE_BLOCK, int(np.prod(self._action_shape)), columns), np.float32)
 

@@ -367,6 +367,7 @@ class JournaledCollector(Collector):
                 "not on earlier episodes, clocks or other random numbers; or set SAC_DETERMINISTIC=0"
             )
             rollout = super()._begin_steps(iteration, actor)
+        self.policy.policy.remember(0, [np.frombuffer(state, np.float32) for state in cuts[-1].memory])
         self.number = cuts[-1].next_number
         return rollout
 
@@ -388,7 +389,6 @@ class JournaledCollector(Collector):
         self._is_repeating, self._activity.steps = False, steps
         is_same = self._checksum == cuts[-1].checksum
         if is_same:
-            self.policy.policy.remember(0, [np.frombuffer(state, np.float32) for state in cuts[-1].memory])
             logging.info("an episode goes on where iteration %d has left it", cuts[-1].iteration)
         return is_same
 
@@ -416,7 +416,8 @@ class JournaledCollector(Collector):
 
     def _write(self) -> None:
         """Before the iteration's last segment: whoever starts after it is stored needs this."""
-        cut = Cut(self._iteration, self.number, number=-1, begun=self._iteration)
+        memory = [state.astype(np.float32).tobytes() for state in self.policy.policy.memory(0)]
+        cut = Cut(self._iteration, self.number, number=-1, begun=self._iteration, memory=memory)
         if self._rollout is not None and self._rollout.has_episodes:
             segments = self._segments
             cut = Cut(
@@ -427,7 +428,7 @@ class JournaledCollector(Collector):
                 actions=b"".join(segment.action[0][segment.lead :].tobytes() for segment in segments),
                 explored=b"".join(s.explored[s.lead :].tobytes() for s in segments if s.explored is not None),
                 checksum=self._checksum,
-                memory=[state.astype(np.float32).tobytes() for state in self.policy.policy.memory(0)],
+                memory=memory,
             )
         self._segments.clear()
         write_cut(self._journal, cut)

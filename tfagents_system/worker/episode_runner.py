@@ -306,7 +306,8 @@ class EpisodeRunner:
             return
         self._seeds = (role.derived_seed(stream, role.worker_id, 1 + iteration, k) for k in itertools.count())
         self.rng.bit_generator.state = np.random.default_rng(next(self._seeds)).bit_generator.state
-        self.policy.policy.reseed(next(self._seeds))
+        goes_on = stream == EVAL_STREAM or not reseeds_environments
+        self.policy.policy.reseed(next(self._seeds), holds_noise=goes_on)
         random.seed(next(self._seeds))  # A user's environment may take numbers from these two.
         np.random.seed(next(self._seeds))
         for env in self._envs(stream == EVAL_STREAM) if reseeds_environments else ():

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 from absl import logging
 
+from tfagents_system.agents import algorithms
 from tfagents_system.agents.agent import make_worker_agent
 from tfagents_system.agents.iteration_counts import offline_updates, random_count
 from tfagents_system.envs import specs
@@ -238,7 +239,8 @@ class Worker:
 
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_lanes: int) -> WorkerPolicy:
         agent = make_worker_agent(self._params, time_step_spec, action_spec)
-        return make_worker_policy(agent, seed, num_lanes, self._params.frame_stack, self._params.actor_observations)
+        params, hold_steps = self._params, algorithms.value(self._params, "noise_hold_steps")
+        return make_worker_policy(agent, seed, num_lanes, params.frame_stack, params.actor_observations, hold_steps)
 
     def _eval_episodes(self) -> range:
         """Numbers of an evaluation's episodes that are this worker's."""
