@@ -5,8 +5,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
+from tf_agents.specs import tensor_spec
 
+from tfagents_system.checks.schedules import Schedule
 from tfagents_system.hyperparameters import Hyperparameters, described_by
 from tfagents_system.settings.load_params import ENV_STEPS_PER_ITER, defaults_of, kept_defaults, load_params
 from tfagents_system.settings.parameters_page import default_of
@@ -187,5 +190,68 @@ def test_an_own_agent_follows_no_schedule_of_an_algorithm(tmp_path: Path) -> Non
 
 def test_the_page_of_parameters_tells_defaults_of_algorithms() -> None:
     described = described_by(Hyperparameters)
-    assert default_of(described["batch_size"]) == "`256`: `64` with dqn and iqn and sac_discrete"
-    assert default_of(described["learning_rate"]).startswith("`0.0003`: from 1e-3 to 1e-4 over the run with dqn")
+    of_iqn = "`64` (`512` of the preset `paper`) with iqn"
+    assert default_of(described["batch_size"]).startswith(f"`256`: `64` with dqn and sac_discrete, {of_iqn}, ")
+    rates = default_of(described["learning_rate"])
+    assert (
+        rates.startswith("`0.0003`: ") and ", from 1e-3 to 1e-4 over the run with dqn and iqn and sac_discrete" in rates
+    )
+    assert default_of(described["discount"]) == "`0.99`: 1 - 5 / `horizon`, within 0.95 and 0.995 with xqc"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "preset", "expected"),
+    [
+        ("xqc", "cpu", {"critic_joint_fc_layer_params": (256, 256), "updates_per_env_step": 1, "discount": 0.95}),
+        ("xqc", "paper", {"critic_joint_fc_layer_params": (512,) * 4, "updates_per_env_step": 2}),
+        ("flash_sac", "cpu", {"actor_fc_layer_params": (64, 64), "batch_size": 256, "target_update_tau": 0.01}),
+        ("flash_sac", "paper", {"actor_fc_layer_params": (128, 128), "batch_size": 512, "sac_log_alpha": -4.605}),
+        ("iqn", "cpu", {"critic_joint_fc_layer_params": (128, 128), "batch_size": 64, "value_head_units": 64}),
+        ("iqn", "paper", {"critic_joint_fc_layer_params": (512,), "batch_size": 512, "value_head_units": 512}),
+    ],
+)
+def test_defaults_of_a_preset(tmp_path: Path, algorithm: str, preset: str, expected: dict[str, Any]) -> None:
+    own = f"algorithm = {algorithm!r}; preset = {preset!r}"
+    assert expected.items() <= defaults_of(params_of(tmp_path, own=own), 1).items()
+    mine = defaults_of(params_of(tmp_path, own=f"{own}; batch_size = 7; critic_joint_fc_layer_params = (9,)"), 1)
+    assert not mine.keys() & {"batch_size", "critic_joint_fc_layer_params"}
+
+
+@pytest.mark.parametrize(("horizon", "discount"), [(20, 0.95), (200, 0.975), (500, 0.99), (1000, 0.995), (5000, 0.995)])
+def test_xqcs_discount_follows_from_the_horizon(tmp_path: Path, horizon: int, discount: float) -> None:
+    defaults = defaults_of(params_of(tmp_path, config={"horizon": horizon}, own="algorithm = 'xqc'"), 1)
+    assert defaults["discount"] == pytest.approx(discount)
+
+
+def test_rates_of_xqc_and_flash_sac_fall_over_the_run(tmp_path: Path) -> None:
+    rates = {}
+    for name in ("xqc", "flash_sac"):
+        params = params_of(tmp_path, own=f"algorithm = {name!r}; num_env_steps = 1000")
+        rates[name] = Schedule.of(defaults_of(params, 1)["learning_rate"])
+    for steps in range(0, 1001, 100):
+        assert rates["xqc"].value(steps, 0, 0) == pytest.approx(3e-4 - 2.7e-4 * steps / 1000)
+        cosine = 2.25e-4 + 0.75e-4 * np.cos(np.pi * steps / 1000)
+        assert rates["flash_sac"].value(steps, 0, 0) == pytest.approx(cosine, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "preset", "actor", "critic"),
+    [
+        ("xqc", "paper", 206_126, 854_163),
+        ("flash_sac", "paper", 268_590, 1_085_843),
+        ("flash_sac", "cpu", 68_782, 280_851),
+    ],
+)
+def test_networks_have_as_many_weights_as_the_authors(
+    tmp_path: Path, algorithm: str, preset: str, actor: int, critic: int
+) -> None:
+    """HalfCheetah's; the preset `cpu` of FlashSAC is its half width."""
+    own = f"algorithm = {algorithm!r}; preset = {preset!r}"
+    params = params_of(tmp_path, defaults_of(params_of(tmp_path, own=own), 1), own=own)
+    observation = tensor_spec.TensorSpec((17,), "float32", "observation")
+    action = tensor_spec.BoundedTensorSpec((6,), "float32", -1.0, 1.0, "action")
+    networks = params.actor_ctor(observation, action), params.critic_ctor(observation, action)
+    for network in networks:
+        network.create_variables()
+    counts = [sum(variable.shape.num_elements() for variable in net.trainable_variables) for net in networks]
+    assert counts == [actor, critic]
