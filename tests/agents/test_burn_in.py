@@ -89,7 +89,7 @@ WEIGHT = np.array([[0, 0, 3, 0, 0], [0, 0, 1.5, 1.5, 0], [0, 0, 1, 1, 1]], np.fl
 def test_each_step_counts_by_its_weight_in_the_losses_of_critics_actor_and_alpha(agent):
     steps, next_steps = split(agent, sequences(), tf.constant(WEIGHT))
     noise, weight = [tf.zeros((BATCH, LENGTH, ACT))], WEIGHT[:, BURN_IN:]
-    loss, q_mean, _ = agent.critic_loss(steps, next_steps, noise, noise_of(agent), training=False)
+    measured = agent.critic_loss(steps, next_steps, noise, noise_of(agent), training=False)
     next_actions, next_log_pi = agent.sample(next_steps, noise, training=False)
     targets = (agent.targets[0], agent.targets[1])
     y = next_steps.time_steps.reward + 0.99 * (
@@ -97,8 +97,12 @@ def test_each_step_counts_by_its_weight_in_the_losses_of_critics_actor_and_alpha
     )
     critics = (agent.critics[0], agent.critics[1])
     values = [agent.values(critic, steps, steps.actions) for critic in critics]
-    np.testing.assert_allclose(loss, 0.5 * sum(np.sum(weight * (y - q) ** 2) for q in values) / BATCH, rtol=1e-5)
-    np.testing.assert_allclose(q_mean, sum(np.sum(weight * q) for q in values) / 2 / weight.sum(), rtol=1e-5)
+    np.testing.assert_allclose(
+        measured["critic_loss"], 0.5 * sum(np.sum(weight * (y - q) ** 2) for q in values) / BATCH, rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        measured["q_mean"], sum(np.sum(weight * q) for q in values) / 2 / weight.sum(), rtol=1e-5
+    )
     actions, log_pi = agent.sample(steps, noise, training=False)
     judged = tf.minimum(*(agent.values(critic, steps, actions) for critic in critics))
     actor_loss = agent.actor_loss(steps, actions, log_pi)

@@ -26,7 +26,11 @@ CONTINUOUS: dict[str, dict[str, Any]] = {
     "redq": {"algorithm": "redq", "num_critics": 3, "actor_update_period": 1},
     "tqc": {"algorithm": "tqc", "num_critics": 2},
     "crossq": {"algorithm": "crossq", "actor_update_period": 1, "batch_renormalization": {"warmup_steps": 150}},
+    "sac with categories": {"critic_head": "categorical"},
+    "xqc": {"algorithm": "xqc", "actor_update_period": 1},
+    "flash_sac": {"algorithm": "flash_sac", "actor_update_period": 1},
 }
+CATEGORICAL = list(CONTINUOUS.values())[-3:]
 DISCRETE: dict[str, dict[str, Any]] = {
     "dqn": {"algorithm": "dqn"},
     "iqn": {"algorithm": "iqn", "value_head_units": 32, "iqn": {"huber_kappa": 1.0}},
@@ -163,7 +167,8 @@ def sampled(trained: Learner, observations: Sequence[np.ndarray]) -> np.ndarray:
 
 def test_every_algorithm_is_among_them() -> None:
     """DroQ's is that of REDQ, whose critics have dropout."""
-    assert {*CONTINUOUS, *DISCRETE, "droq"} == set(algorithms.ALGORITHMS)
+    named = {attributes.get("algorithm", "sac") for attributes in [*CONTINUOUS.values(), *DISCRETE.values()]}
+    assert named | {"droq"} == set(algorithms.ALGORITHMS)
 
 
 @pytest.mark.parametrize("attributes", CONTINUOUS.values(), ids=CONTINUOUS)
@@ -175,8 +180,11 @@ def test_actions_have_boltzmanns_density_and_values_are_those_of_the_rewards(
     Where there is no reward, all actions are alike, with entropy log 2. Critics know the rewards of these single steps.
     """
     alpha = 0.5
-    settings = {**attributes, "learn_entropy_coef": False, "sac_log_alpha": float(np.log(alpha))}
+    # Categorical critics learn from rewards in deviations of the return: of random actions sqrt(1 / 6).
+    scaled_alpha = alpha * (np.sqrt(6.0) if attributes in CATEGORICAL else 1.0)
+    settings = {**attributes, "learn_entropy_coef": False, "sac_log_alpha": float(np.log(scaled_alpha))}
     trained = learner(tmp_path, IndifferentBandit, 1, 1000, **settings)
+    assert scaled_alpha * trained.reward_divisor == pytest.approx(alpha, rel=0.05)
     assert np.all(q_errors(trained, PAID, ACTIONS[:, 0]) < 0.1)
     assert np.all(q_errors(trained, UNPAID, 0.0) < 0.1)
     drawn = sampled(trained, PAID)

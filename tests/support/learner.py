@@ -94,10 +94,20 @@ class Learner:
         return int(action(actor, ts.restart(observation)))
 
     def q_of_each(self, observations: Any, actions: np.ndarray) -> np.ndarray:
-        """What each critic says, `[critics, B]`, of B observations, each with one of B actions; quantiles' mean."""
+        """Values `[critics, B]` of B observations, each with one of B actions, in units of the reward.
+
+        Of quantiles their mean, of categories the expected value.
+        """
         batch = tf.nest.map_structure(tf.constant, observations)
-        values = [critic((batch, tf.constant(actions, tf.float32)))[0].numpy() for critic in self.agent.critics]
-        return np.array([value if value.ndim == 1 else value.mean(axis=-1) for value in values])
+        outputs = [critic((batch, tf.constant(actions, tf.float32)))[0] for critic in self.agent.critics]
+        values = np.array([self.agent.value_of(output) for output in outputs])
+        return values * self.reward_divisor
+
+    @property
+    def reward_divisor(self) -> float:
+        """Of rewards that are learned from."""
+        scale = getattr(self.agent, "reward_scale", None)
+        return 1.0 if scale is None else float(scale.divisor)
 
     def sampled_actions(self, observation: Any, count: int) -> np.ndarray:
         """Actions `[count, dim]` of the worker's policy at an observation."""
