@@ -215,8 +215,10 @@ def _not_with(first: str, second: str, why: str) -> Rule:
             shown_first, remedy = first, f"remove {first}"
             if first in _OFF:
                 shown_first, remedy = f"{first}={shown(value(p, first))}", f"set {first} to {_OFF[first]!r}"
+            own = getattr(p, second)
+            shown_second = shown(value(p, second) if own is None else own)
             yield (
-                f"{shown_first} does not work with {second}={shown(value(p, second))}, {why}: {remedy}, or "
+                f"{shown_first} does not work with {second}={shown_second}, {why}: {remedy}, or "
                 f"{second} to {_OFF[second]!r}"
             )
 
