@@ -259,6 +259,15 @@ def test_the_loss_of_states_flows_through_the_batchs_statistics_into_next_states
     assert predictions[0].shape == next_values.shape == (B, 11)
 
 
+def test_a_column_of_zeros_stays() -> None:
+    """A network of one's own may begin with a head of zeros."""
+    layer = tf.keras.layers.Dense(2)
+    layer.build((None, 2))
+    layer.kernel.assign([[0.0, 3.0], [0.0, 4.0]])
+    build("xqc", units=()).project(layer)
+    np.testing.assert_allclose(layer.kernel, [[0.0, 0.6], [0.0, 0.8]], rtol=1e-6)
+
+
 def norms_are_kept(algorithm: str, agent: Any) -> None:
     for network in (agent.actor, *agent.critics):
         for layer in arrays_of(network):

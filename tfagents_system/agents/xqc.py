@@ -49,7 +49,7 @@ class Xqc(Crossq):
         if isinstance(layer, tf.keras.layers.Dense):
             squares = tf.square(layer.kernel)
             norms = tf.matmul(tf.ones([1, squares.shape[0]]), squares)  # The fastest sums over rows on a CPU.
-            layer.kernel.assign(layer.kernel * tf.math.rsqrt(norms))
+            layer.kernel.assign(layer.kernel * tf.math.rsqrt(tf.maximum(norms, 1e-12)))  # Columns of zeros stay.
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[tf.Variable], optimizer: Optimizer) -> None:
         super().apply(gradients, variables, optimizer)
