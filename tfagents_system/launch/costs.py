@@ -19,7 +19,6 @@ from tfagents_system.agents.block_update import choose_precision, make_block_upd
 from tfagents_system.agents.iteration_counts import offline_updates, ratio_of_run, updates_of_iteration
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies.worker_policy import make_worker_policy
-from tfagents_system.transport.episode_reports import Episode
 from tfagents_system.transport.segments import run_layout
 from tfagents_system.worker.actors import Actor, PolicyActor
 from tfagents_system.worker.rollout import Rollout, SegmentBuilder
@@ -159,11 +158,9 @@ def run_lanes(
         if clock.secs > secs:
             raise _TimeIsUp
 
-    def on_episode(episode: Episode) -> None:
-        lengths.append(episode.length)
-
     with contextlib.suppress(_TimeIsUp):
-        Rollout([env], actor, on_step=on_step, on_episode=on_episode, **options).episodes(episodes)
+        options["on_episode"] = lambda episode: lengths.append(episode.length)
+        Rollout([env], actor, on_step=on_step, **options).episodes(episodes)
     return clock.cost(steps), lengths
 
 

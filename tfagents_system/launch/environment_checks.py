@@ -63,15 +63,8 @@ CURRICULUM = "curriculum"
 EPISODE, SEEDING, EVALUATION = "episode", "seeding", "evaluation"
 AGENT, RENDERING, DURATION = "agent", "rendering", "duration"
 _COLLECT, _EVAL = "the collect environment", "the evaluation environment"
-_HOOKS = {
-    "train_observers_ctor": "a Trajectory",
-    "eval_observers_ctor": "a Trajectory",
-    "callbacks_ctor": "what is logged",
-}
-_LANES_NEED_SINGLE = {
-    "greedy_episode_share": "whose lanes have one inference",
-    "keep_best_episodes": "whose lanes can't be seeded one by one, so that no episode could be repeated",
-}
+_HOOKS = ("train_observers_ctor", "eval_observers_ctor", "callbacks_ctor")
+_LANES_NEED_SINGLE = ("greedy_episode_share", "keep_best_episodes")
 _EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode ends earlier, and for a slow one this is enough.
 _MEASURING_SECS = 1.0
 _COMPARED_STEPS = 20
@@ -79,9 +72,7 @@ _DISTURBED_SECS = 0.2  # Of stepping, in an episode that may be disturbed.
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
 _COSTLY = {  # Wrappers.
     "RecordVideo": "films episodes in each worker: remove it, `sac play` and the end of a run film policies",
-    **dict.fromkeys(
-        ("FrameStack", "FrameStackObservation"), "stores frames several times: set TrainParams.frame_stack"
-    ),
+    "FrameStackObservation": "stores frames several times: set TrainParams.frame_stack",
 }
 _STEPS_WITH_VALUE = 5
 _LANES = 4  # In which actions are compared.
@@ -418,9 +409,10 @@ class EnvironmentTrial:
                 "it is built: use SAC_DETERMINISTIC=0, or gymnasium.make_vec"
             )
         errors += [
-            f"TrainParams.{name}={shown(getattr(params, name))} does not work with a vector environment, {why}: set it "
-            f"to {getattr(TrainParamsBase, name)!r}, or return single environments and set SAC_ENVS_PER_WORKER={count}"
-            for name, why in _LANES_NEED_SINGLE.items()
+            f"TrainParams.{name}={shown(getattr(params, name))} does not work with a vector environment, whose lanes "
+            f"share inference and seed: set it to {getattr(TrainParamsBase, name)!r}, or return single environments "
+            f"and set SAC_ENVS_PER_WORKER={count}"
+            for name in _LANES_NEED_SINGLE
             if getattr(params, name)
         ]
         self.findings.error(CONTRACT, *errors)
@@ -590,13 +582,15 @@ class EnvironmentTrial:
     def _build_agent(self, env: TrainingEnvironment) -> Any:
         """Calls the user's other hooks: a mistake in them would end every role repeatedly."""
         self.enter("building the agent")
-        for name, argument in _HOOKS.items():
+        for name in _HOOKS:
+            is_observer = name != "callbacks_ctor"
             with told(self.findings, AGENT, name, names_it=False):
                 returned = getattr(self.params, name)()
                 if not isinstance(returned, tuple | list):
                     raise UserError(f"{name} must return a list or tuple, found {shown(returned)}: () is none")
                 for item in returned:
-                    if not (callable(item) or (name != "callbacks_ctor" and takers_of([item]))):
+                    if not (callable(item) or (is_observer and takers_of([item]))):
+                        argument = "a Trajectory" if is_observer else "what is logged"
                         raise UserError(f"{name}: each of them must be callable with {argument}, found {shown(item)}")
         agent = None
         tf.keras.utils.set_random_seed(self.seed % 2**32)  # As the trainer does.

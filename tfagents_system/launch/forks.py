@@ -252,7 +252,9 @@ def _become(
         if output is not None:
             os.dup2(output, 1)
             os.dup2(output, 2)
-        _close_all_but({0, 1, 2, *kept})
+        for descriptor in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *kept}:
+            with contextlib.suppress(OSError):  # That of the list itself.
+                os.close(descriptor)
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
@@ -278,13 +280,6 @@ def _become(
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
-
-
-def _close_all_but(kept: Collection[int]) -> None:
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        if descriptor not in kept:
-            with contextlib.suppress(OSError):  # That of the list itself.
-                os.close(descriptor)
 
 
 def show_marks(environ: Mapping[str, str]) -> None:
@@ -419,8 +414,13 @@ class RoleStarter:
         Raises:
           OSError: It can't be started.
         """
+
+        def run() -> NoReturn:
+            sys.argv = [module, *arguments]
+            exit_with(importlib.import_module(module).main)
+
+        module = _MODULES.get(role, _WORKER)
         import_all()
-        run = functools.partial(_run_module, _MODULES.get(role, _WORKER), arguments)
         return fork_program(run, f"sac_{role}", environ, log=log, cpus=cpus)
 
     def orphans(self, roles: Collection[int]) -> set[int]:
@@ -441,11 +441,6 @@ class RoleStarter:
         """Ends all orphans, once no role is left: such as those without marks, in sessions of their own."""
         end_all(lambda: [pid for pid in self.orphans(()) if is_alive(pid)])
         self.reap_orphans(())
-
-
-def _run_module(module: str, arguments: Sequence[str]) -> NoReturn:
-    sys.argv = [module, *arguments]
-    exit_with(importlib.import_module(module).main)
 
 
 # The end of a start whose run has not begun.

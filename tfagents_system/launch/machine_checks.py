@@ -1,6 +1,7 @@
 """Whether this machine has what a run needs: CPUs, ports, a GPU, packages, trackers, folders, disk and memory.
 
-`sac doctor` says what it has for training of any kind. Nothing is written.
+`sac doctor` says what it has for training of any kind. Nothing is written. `values` are the variables of a start that
+could be read, by field.
 """
 
 from __future__ import annotations
@@ -70,12 +71,7 @@ _SEES_A_GPU = "import tensorflow as tf; assert tf.config.list_physical_devices('
 
 
 def check_machine(values: Mapping[str, Any], environ: Mapping[str, str], findings: Findings) -> CpuPlan | None:
-    """Checks all that programs of the run will need here; returns the CPU plan, None if there is none.
-
-    Args:
-      values: The variables that could be read, by field.
-      environ: Usually os.environ, after the vars file was sourced.
-    """
+    """Checks all that programs of the run will need here; returns the CPU plan, None if there is none."""
     plan = None
     if values.keys() >= COUNTS.keys() and ("share_cpus" in values or not environ.get("SAC_SHARE_CPUS")):
         with findings.catching("CPUs"):
@@ -90,11 +86,9 @@ def check_machine(values: Mapping[str, Any], environ: Mapping[str, str], finding
     if (port := values.get("reverb_port")) is not None:
         claims = Claims()
         with findings.catching("port"):
-            try:
-                claims.take_port(port)
-                findings.fact("port", f"{port} is free")
-            finally:
-                claims.release_all()
+            claims.take_port(port)
+            findings.fact("port", f"{port} is free")
+        claims.release_all()
     if "gateway_port" in values:
         _check_gateway(values, findings)
     check_tracking(values, environ, findings)
@@ -109,11 +103,7 @@ def has_trainer(values: Mapping[str, Any]) -> bool:
 
 
 def check_limits(values: Mapping[str, Any], findings: Findings) -> None:
-    """Compares how many files and threads this process and its user may have with what the planned roles need.
-
-    Args:
-      values: The variables that could be read, by field.
-    """
+    """Compares how many files and threads this process and its user may have with what the planned roles need."""
     workers = workers_here(values)
     has_server = not {"server", "trainer_server"} & values.keys()
     files, limit = _DESCRIPTORS + 8 * workers, resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from tfagents_system.errors import EXIT_FAILED, EXIT_RESUMABLE
-from tfagents_system.launch import role_logs
 from tfagents_system.launch.forks import MARK_VARIABLE, ForkedProcess
 from tfagents_system.machine import processes
 from tfagents_system.machine.signals import role_stop_signal
@@ -23,6 +22,9 @@ from tfagents_system.run_files.run_paths import RunPaths
 _FIRST_BACKOFF_SECS, _MAX_BACKOFF_SECS = 1.0, 30.0
 _HEALTHY_SECS = 600.0
 _ORPHANS_POLL_SECS = 0.2
+KEPT_BYTES = 2**20  # Of a log, at its begin and at its end.
+LEFT_OUT = b"\n... what was printed here is left out ...\n"
+_MOST_CHUNKS = 16
 _SHOWN_LINES, _SHOWN_BYTES = 15, 64 * 1024
 _LINE_CHARS, _LAST_WORDS_CHARS = 2000, 200
 _SAYS_WHY = re.compile(r"error: |[A-Za-z_][\w.]*(Error|Exception)(: |$)")
@@ -161,8 +163,7 @@ class RoleProcess:
         return text
 
     def bound_log(self) -> None:
-        """See `role_logs.bound`."""
-        self._log_start = role_logs.bound(self._log, self._log_start)
+        self._log_start = bound_log(self._log, self._log_start)
 
     def last_lines(self) -> list[str]:
         """The last lines that the process wrote since its start, shortened, or why it could not be started."""
@@ -191,6 +192,33 @@ class RoleProcess:
         lines = self.last_lines()
         says_why = [line for line in lines if _SAYS_WHY.match(line)] if self.exit_code == EXIT_FAILED else []
         return f" ({(says_why or lines)[-1].strip()[:_LAST_WORDS_CHARS]})" if lines else ""
+
+
+def bound_log(log: Path, start: int = 0) -> int:
+    """Cuts a log of more than 3 KEPT_BYTES to its first and its last KEPT_BYTES.
+
+    A simulator, its C code and its child processes append to the file themselves, so it is cut in place, and a crash
+    loses none of their last words. Of what is written while it is cut, some may be left out as well.
+
+    Returns:
+      Where what was at `start` is now: at the cut if it is left out. A log that can't be cut stays as it is.
+    """
+    try:
+        size = log.stat().st_size
+        if size <= 3 * KEPT_BYTES:
+            return start
+        with open(log, "r+b", buffering=0) as file:
+            number, cut = file.fileno(), KEPT_BYTES + len(LEFT_OUT)
+            shift, end = size - KEPT_BYTES - cut, cut
+            os.pwrite(number, LEFT_OUT, KEPT_BYTES)
+            for _ in range(_MOST_CHUNKS):  # With what is appended meanwhile, which may come as fast as it is copied.
+                if not (chunk := os.pread(number, KEPT_BYTES, end + shift)):
+                    break
+                end += os.pwrite(number, chunk, end)
+            os.ftruncate(number, end)
+            return start if start <= KEPT_BYTES else max(cut, start - shift)
+    except OSError:
+        return start
 
 
 def kill_roles(roles: Collection[RoleProcess]) -> None:

@@ -55,14 +55,14 @@ def _action_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Itera
     wanted, leaf, kind = ALGORITHMS[params.algorithm].actions, leaves[0], learned.pop()
     if kind != wanted and not overrides_any(params, "agent_ctor"):
         fitting = " or ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.actions == kind)
-        remedies = [f"set algorithm to {fitting}"] if fitting else ["give it a Box with a float dtype"]
+        remedy = f"set algorithm to {fitting}" if fitting else "give it a Box with a float dtype"
         if kind == "continuous":
-            remedies.append(f"set action_table to rows of {leaf.spec.shape[0]} numbers, the actions to choose from")
+            remedy += f", or set action_table to rows of {leaf.spec.shape[0]} numbers, the actions to choose from"
         elif params.action_table is not None:
-            remedies.append("remove action_table")
+            remedy += ", or remove action_table"
         yield (
             f"algorithm={params.algorithm} learns {wanted} actions, and the environment's are {kind} "
-            f"({actions.in_words(leaf)}): {', or '.join(remedies)}"
+            f"({actions.in_words(leaf)}): {remedy}"
         )
 
 

@@ -464,7 +464,13 @@ class Supervisor:
     def to_json(self) -> dict[str, Any]:
         """The content of status.json: the run, its plan, and every role's last heartbeat."""
         kinds = {worker_role(number): kind for number, kind in self.variables.kinds_beside.items()}
-        roles = {name: self._role_to_json(role, kinds.get(name)) for name, role in self.roles.items()}
+        roles = dict[str, dict[str, Any]]()
+        for name, role in self.roles.items():
+            beat = dict(read_heartbeat(self.paths.heartbeat(name)) or {})
+            beat |= {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
+            beat |= {"state": "stopped"} if role.has_stopped else {}
+            optional = {"failed_with": role.failed_with, "has_worked": role.has_worked, "kind": kinds.get(name)}
+            roles[name] = beat | {key: value for key, value in optional.items() if value}
         remote = {name: beat for name, beat in self._other_beats().items() if beat.get("remote")}
         roles |= {name: {**beat, "alive": _is_fresh(beat), "restarts": 0} for name, beat in remote.items()}
         run = {
@@ -487,14 +493,6 @@ class Supervisor:
         folder = self.paths.exp_dir.name  # That of a task of an array or a sweep has the task's number at its end.
         exp_name = self.variables.exp_name
         return folder if folder.startswith(f"{exp_name}_task_") else exp_name
-
-    def _role_to_json(self, role: RoleProcess, kind: str | None) -> dict[str, Any]:
-        beat = dict(read_heartbeat(self.paths.heartbeat(role.name)) or {})
-        beat |= {"alive": role.is_running(), "restarts": role.restarts, "given_up": role.given_up}
-        if role.has_stopped:
-            beat["state"] = "stopped"
-        optional = {"failed_with": role.failed_with, "has_worked": role.has_worked, "kind": kind}
-        return beat | {key: value for key, value in optional.items() if value}
 
     def _other_beats(self) -> dict[str, dict[str, Any]]:
         """Heartbeats of roles that this supervisor has not started; the gateway writes those of other machines."""
@@ -535,11 +533,11 @@ class Supervisor:
             if TRAINER in self.roles and not has_trained:
                 saved = "nothing had been trained yet, the same command begins the run"
             return [*lines, f"{self._name}: {self.message}; {saved}"]
-        remedy = "the same command goes on from the last checkpoint"
-        if not self.stop.is_set():
-            remedy = "correct that, and the same command goes on"
-        remedy = f": {remedy}" if self._is_ours else ""
-        return [*lines, f"{self._name} failed: {self.message} (logs in {self.paths.logs}){remedy}"]
+        remedy = ": correct that, and the same command goes on"
+        if self.stop.is_set():
+            remedy = ": the same command goes on from the last checkpoint"
+        fault = f"{self._name} failed: {self.message} (logs in {self.paths.logs})"
+        return [*lines, fault + (remedy if self._is_ours else "")]
 
 
 def _is_gone(directory: Path, opened: int) -> bool:
@@ -607,14 +605,7 @@ def write_results(
     report: bool = True,
     tracking: bool = False,
 ) -> list[str]:
-    """Draws the learning curve, plays the best policy for one episode and writes the report, on the trainer's CPUs.
-
-    Args:
-      starter: Starts the programs that do it.
-      cpus: Where to do it; empty: any.
-      environ: Of these programs.
-      report: SAC_REPORT: all but the metrics.
-      tracking: Whether the rest of the metrics is sent to a tracker.
+    """Draws the learning curve, plays the best policy for one episode and writes the report, on these CPUs or any.
 
     Returns:
       Lines for the user: where the plot, the video, the report and the policy are, or why there is none.

@@ -116,9 +116,7 @@ def run_trial(
     """Loads params and configuration, builds the environment and tries it: all that runs a user's own code.
 
     Args:
-      start: Its checks before the user's code.
       environ: Of the fork.
-      work: Is told what the trial does.
       render: Whether a picture is drawn.
       plan: Where updates are measured; None: they are not.
     """
@@ -139,16 +137,9 @@ def run_trial(
         environ = {**environ, **{name: count for name, count in threads if name.startswith("TF_")}}
     watch = _Watch(start, work)
     try:
-        return forks.call(lambda tell: _in_a_role(Inspector(start, tell), render, plan), "sac_check", environ, watch)
+        return forks.call(lambda tell: Inspector(start, tell).run(render, plan), "sac_check", environ, watch)
     except forks.CallDiedError as error:
         return watch.ended_early(str(error))
-
-
-def _in_a_role(inspector: Inspector, render: bool, plan: CpuPlan | None) -> Inspection:
-    """The trial, where a user's code finds what it finds in a role: no arguments, and flags that have been parsed."""
-    sys.argv = sys.argv[:1]
-    flags.FLAGS.mark_as_parsed()
-    return inspector.run(render, plan)
 
 
 def _can_be_read(values: Mapping[str, Any]) -> bool:
@@ -163,16 +154,11 @@ def _can_be_read(values: Mapping[str, Any]) -> bool:
 
 
 class _Watch:
-    """Whether a trial's current activity takes too long: a step or a reset may take less than all else, as in workers.
-
-    Args:
-      start: Its variables have the limit of a step, and its copy of the params' folder a name that users don't know.
-      work: Is told what the trial does.
-    """
+    """Whether a trial's current activity takes too long: a step or a reset has a limit of its own, as in workers."""
 
     def __init__(self, start: Preparation, work: LongWork) -> None:
         self._step_secs = float(start.values.get("step_timeout_secs", DEFAULT_STEP_TIMEOUT_SECS))
-        self._copy, self._work = start.copy, work
+        self._copy, self._work = start.copy, work  # Users don't know the name of the copy.
         self._inspection, self._since = Inspection(), time.monotonic()
         self.is_hung = False
 
@@ -212,7 +198,7 @@ class _Watch:
 
 
 class Inspector:
-    """The trial itself. The cheapest checks come first; each is made if what it needs exists.
+    """Runs the user's code. The cheapest checks come first; each is made if what it needs exists.
 
     Args:
       tell: Called with the findings so far, whenever something begins that may take long.
@@ -224,6 +210,9 @@ class Inspector:
         self._findings = self._inspection.findings
 
     def run(self, render: bool, plan: CpuPlan | None) -> Inspection:
+        """The trial. As in a role, a user's code finds no arguments, and flags that have been parsed."""
+        sys.argv = sys.argv[:1]
+        flags.FLAGS.mark_as_parsed()
         bytes_before = psutil.Process().memory_info().rss
         params = self.load_inputs()
         if params is not None:
@@ -517,12 +506,7 @@ def prior_sources(prior_data: Any, folders: Sequence[Path]) -> list[str]:
 
 
 def make_prior_data(params: TrainParamsBase, specs: Path, folders: Sequence[Path], findings: Findings) -> Path | None:
-    """Makes the ring of a run that begins, beside its specs file; None if something is wrong.
-
-    Args:
-      specs: The run's specs file.
-      folders: As of `prior_sources`.
-    """
+    """Makes the ring of a run that begins, beside its specs file; None if something is wrong."""
     from tfagents_system.experience.data_sets import Conversion
     from tfagents_system.experience.transfer import make_prior_ring
 
@@ -544,12 +528,7 @@ def make_prior_data(params: TrainParamsBase, specs: Path, folders: Sequence[Path
 
 
 def check_taken(taken: Taken, params: TrainParamsBase, outcome: Outcome, specs: Path, findings: Findings) -> None:
-    """Compares agent, actions and experience of the other run with this one's.
-
-    Args:
-      outcome: Of the trial. Its agent, which stays as it is, is None where it could not be built.
-      specs: The run's specs file.
-    """
+    """Compares agent, actions and experience of the other run with this one's; agents stay as they are."""
     if taken.agent is not None and outcome.agent is not None:
         with findings.catching(ANOTHER_RUN):
             _compare_agent(taken, outcome.agent, findings)
@@ -633,12 +612,7 @@ def _compare_rows(taken: Taken, params: TrainParamsBase, specs: Path, findings: 
 
 
 def ring_findings(params: TrainParamsBase, layout: Layout, folder: Path, run: RunPaths) -> list[str]:
-    """How the experience of a run that goes on differs from what its ring was made for.
-
-    Args:
-      layout: Of its experience from now on.
-      folder: Of the ring, which has one layout and size for life.
-    """
+    """How the experience of a run that goes on differs from what its ring, with one layout for life, was made for."""
     from tfagents_system.replay.ring import RingFiles, ring_rows
     from tfagents_system.replay.stored_ring import differences
 
@@ -659,12 +633,7 @@ def ring_findings(params: TrainParamsBase, layout: Layout, folder: Path, run: Ru
 def check_kinds_of_workers(
     params: TrainParamsBase, values: Mapping[str, Any], findings: Findings, enter: Callable[[str], None]
 ) -> None:
-    """Whether experts that are to start have a policy, and evaluators something to evaluate.
-
-    Args:
-      values: The variables that could be read, by field.
-      enter: Told when the user's hook begins.
-    """
+    """Whether experts that are to start have a policy, and evaluators something to evaluate."""
     count, saved = values.get("expert_workers"), values.get("expert_policy")
     if count:
         findings.fact(EXPERTS, f"{count} with {saved or 'TrainParams.expert_policy_ctor'}")
@@ -693,12 +662,7 @@ def check_kinds_of_workers(
 def check_saved_expert(
     values: Mapping[str, Any], observation_spec: Any, action_spec: Any, findings: Findings, enter: Callable[[str], None]
 ) -> None:
-    """Whether the policy of SAC_EXPERT_POLICY can act in the environment, if an expert is to start.
-
-    Args:
-      values: The variables that could be read, by field.
-      action_spec: In the environment's own units.
-    """
+    """Whether the policy of SAC_EXPERT_POLICY can act, in the environment's own units, if an expert is to start."""
     path = values.get("expert_policy")
     if path is None or not (values.get("expert_workers") or values.get("worker_role") == EXPERT):
         return
