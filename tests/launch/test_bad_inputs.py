@@ -410,7 +410,7 @@ def test_good_input_is_told_nothing_and_a_ring_on_scratch_needs_disk_for_its_cop
         preparation = prepare.Preparation(environ_of(make(tmp_path, good)), None)
         preparation.run()
         assert preparation.findings.errors == []
-        assert preparation.inspection.num_iter == 3 and preparation.inspection.specs
+        assert preparation.inspection.attributes["num_iter"] == 3 and preparation.inspection.specs
         return preparation.findings.texts("ok", "disk")[0].count("replay buffer")
 
     assert (rings(), rings(SAC_REPLAY_DIR="scratch")) == (1, 2)

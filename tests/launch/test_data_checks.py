@@ -151,9 +151,7 @@ def test_it_counts_in_the_checks_of_disk_and_memory(
     """As long as it is not there, of the disk; always of the memory that rings should fit into."""
     paths, disk, memory = RunPaths(tmp_path / "run"), list[Any](), list[int]()
     monkeypatch.setattr(machine_checks, "check_disk", lambda findings, needed: disk.append(needed))
-    monkeypatch.setattr(
-        machine_checks, "check_memory", lambda findings, workers, own, experience, **_: memory.append(experience)
-    )
+    monkeypatch.setattr(machine_checks, "check_memory", lambda findings, workers, own, ring, *_: memory.append(ring))
     write_demos(tmp_path / "mine" / "data" / "demos.npz", 4000)
     assert prepare_run(prior_environ)
     step = 4 * (3 + 1) + 4 * 3 + 1 + 4  # Observation and action, reward, discount, steps_left, step_type, crc.

@@ -54,8 +54,8 @@ def test_disk_of_a_run(tmp_path: Path) -> None:
 
 
 def memory(free: int, workers: int = 10, own: int = 90 * MIB, experience: int = 0, server: int = 0) -> Findings:
-    findings, available = Findings(), (free, "of this machine's memory")
-    machine_checks.check_memory(findings, workers, own, experience, server_bytes=server, available=available)
+    findings = Findings()
+    machine_checks.check_memory(findings, workers, own, experience, server, (free, "of this machine's memory"))
     return findings
 
 

@@ -62,9 +62,12 @@ def test_settings_may_stand_before_and_after_the_file(tmp_path: Path, activated:
     done = run(ROOT / "run_script.sh", "my.sh", "--set", cwd=tmp_path)
     assert done.returncode == 2 and "--set needs NAME=VALUE" in done.stderr
     for options, told in (
-        (["my.sh", "--sett", "a=1"], "--sett is no option of ./run_script.sh: --set is meant; ./run_"),
-        (["--fressh=3", "my.sh"], "--fressh is no option of ./run_script.sh: --fresh is meant;"),
-        (["my.sh", "--no_video"], "--no_video is no option of ./run_script.sh: ./run_script.sh --help has all"),
+        (["my.sh", "--sett", "a=1"], "--sett is no option of ./run_script.sh: give --check, --set, "),
+        (["--fressh=3", "my.sh"], "--fressh is no option of ./run_script.sh: give --check, "),
+        (
+            ["my.sh", "--no_video"],
+            "--no_video is no option of ./run_script.sh: give --check, --set, --from, --take, --fresh or --keep",
+        ),
         ([], "VARS.sh is missing: ./run_script.sh VARS.sh"),
         (["my.sh", "your.sh"], "one vars file, found my.sh your.sh: give one"),
     ):

@@ -60,8 +60,6 @@ def foretell(
     beside that: the run waits for the last evaluation.
 
     Args:
-      params: The run's.
-      costs: As measured.
       workers, eval_workers: How many collect, and only evaluate.
       cpus: CPUs that do the work of all roles, if they share them; None if each has its own.
       takes_turns: Collecting and updates never overlap, as with SAC_DETERMINISTIC=1.
@@ -175,7 +173,6 @@ class _Clock:
         return time.perf_counter() - self._began
 
     def cost(self, count: int) -> Cost:
-        """The cost of each of `count`."""
         return Cost(self.secs / count, (time.process_time() - self._cpu_began) / count)
 
 

@@ -180,11 +180,8 @@ class EnvironmentTrial:
     def run(self) -> Outcome | None:
         """Makes the trial; None if the environment could not be built."""
         params = self.params
-        if not (
-            has_horizon(params.env_config)
-            and is_kept(integer_from(0), params.action_history)
-            and params.algorithm in ALGORITHMS
-        ):
+        is_possible = is_kept(integer_from(0), params.action_history) and params.algorithm in ALGORITHMS
+        if not (is_possible and has_horizon(params.env_config)):
             return None
         if self.render:
             rendering.prepare_headless()  # Before the user's code imports MuJoCo.
@@ -291,12 +288,13 @@ class EnvironmentTrial:
         """All that needs an episode."""
         params, findings = self.params, self.findings
         episode = self._try_episode(env)
-        self._note_outside(env)
         if self._is_fine:
             self._note_wrappers(env)
         if self._is_fine and env.is_vector:
             with self._trying(CONTRACT, f"reset() or step() of all lanes of {_COLLECT}", _COLLECT):
                 self._check_lanes(env)
+        if first := env.outside:
+            findings.note(CONTRACT, f"{first}. It is kept; strict_observation_bounds = True makes it a fault")
         eval_env = None
         if params.num_eval_episodes and env.device is not None:
             findings.fact(EVALUATION, "in the environment that collects: it acts in real time, so there is one")
@@ -309,7 +307,9 @@ class EnvironmentTrial:
             with self._trying(ENVIRONMENT, f"compute_reward of {_COLLECT}"):
                 spec_checks.check_goal_functions(params, env, episode.first, findings)
             self._try_curriculum(env, eval_env)
-            _rest(env)
+        if env.device is not None:
+            with contextlib.suppress(Exception):
+                env.device.wait()  # Nobody steps it for a while.
         return episode
 
     def _play(
@@ -320,12 +320,7 @@ class EnvironmentTrial:
         most_steps: int | None = None,
         after_first: Callable[[], Any] | None = None,
     ) -> Episode:
-        """An episode, for a second at most; the same seed gives the same actions.
-
-        Args:
-          name: Which environment it is.
-          after_first: Called after the first step.
-        """
+        """An episode, for a second at most, with a call after its first step; the same seed gives the same actions."""
         rng = np.random.default_rng(seed)
         self.enter(f"reset() of {name}")
         time_step = env.reset()
@@ -360,7 +355,6 @@ class EnvironmentTrial:
             if not (has_other_contract or env.is_vector or env.legal is not None):
                 rng = np.random.default_rng(0)
                 check_contract(env.user_env, contract, lambda: env.in_environment_units(trial_action(env, rng)))
-        _rest(env)
         if not contract.errors:
             self.findings.extend(played)
         self.findings.extend(contract)
@@ -375,10 +369,6 @@ class EnvironmentTrial:
             return f"terminates, with {taken} after {steps} steps"
         limit = "time limit of its own" if steps < horizon else f"time limit (horizon={horizon})"
         return f"ends by a {limit} after {steps} steps"
-
-    def _note_outside(self, env: TrainingEnvironment) -> None:
-        if first := env.outside:
-            self.findings.note(CONTRACT, f"{first}. It is kept; strict_observation_bounds = True makes it a fault")
 
     def _note_wrappers(self, env: TrainingEnvironment) -> None:
         """Tells of running statistics, of wrappers that cost much, and of a mask that rules out nothing."""
@@ -416,10 +406,8 @@ class EnvironmentTrial:
             if getattr(params, name)
         ]
         self.findings.error(CONTRACT, *errors)
-        was_outside, actor = env.outside, RandomActor(env.action_spec(), np.random.default_rng(0))
+        actor = RandomActor(env.action_spec(), np.random.default_rng(0))
         costs.run_lanes(env, actor, _EPISODE_SECS, episodes=2 * count)  # Each lane begins another one in most cases.
-        if not was_outside:
-            self._note_outside(env)
         self.findings.fact(CONTRACT, f"{count} lanes")
 
     def _try_neighbour(
@@ -595,11 +583,8 @@ class EnvironmentTrial:
         agent = None
         tf.keras.utils.set_random_seed(self.seed % 2**32)  # As the trainer does.
         with told(self.findings, AGENT, "agent_ctor, actor_ctor or critic_ctor", names_it=False):
-            observation, action = (
-                tensor_spec.from_spec(env.observation_spec()),
-                tensor_spec.from_spec(env.action_spec()),
-            )
-            agent = make_agent(self.params, observation, action, tf.Variable(0, dtype=tf.int64))
+            specs = map(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
+            agent = make_agent(self.params, *specs, tf.Variable(0, dtype=tf.int64))
             weights = sum(map(_count, agent.trainable_variables))
             self.findings.fact(AGENT, f"{type(agent).__name__}, {weights:,} weights")
         if agent is not None:
@@ -654,8 +639,7 @@ class EnvironmentTrial:
         try:
             with contextlib.ExitStack() as stack:
                 if env.device is None:
-                    env = loading.make_play_env(self.params, self.seed, render=True)
-                    stack.callback(env.close)
+                    env = stack.enter_context(loading.make_play_env(self.params, self.seed, render=True))
                 rendering.enable_frames(env.user_env)
                 env.reset()
                 frame = env.render_frame()
@@ -697,13 +681,6 @@ def trial_action(env: TrainingEnvironment, rng: np.random.Generator) -> Any:
     if env.device is None:
         return tree.map_structure(lambda spec: actions.random_actions(spec, rng), env.action_spec())
     return env.device.trial_action(env.actions)
-
-
-def _rest(env: TrainingEnvironment) -> None:
-    """Nobody steps a device for a while."""
-    if env.device is not None:
-        with contextlib.suppress(Exception):
-            env.device.wait()
 
 
 def _sizes(agent: Any) -> tuple[int, int]:

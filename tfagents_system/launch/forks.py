@@ -25,7 +25,6 @@ import signal
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -98,8 +97,6 @@ def import_all(look: Callable[[], None] = lambda: None) -> None:
     before = {name: os.environ.get(name) for name in _FOR_IMPORT}
     os.environ.update(_FOR_IMPORT)
     sys.modules[_STARTS_THREADS] = None  # type: ignore[assignment]  # As if it were not installed.
-    # With PYTHONWARNINGS=error the libraries would fail, here and in roles.
-    warnings.filters[:] = [entry for entry in warnings.filters if entry[0] != "error"]  # type: ignore[index]
     try:
         for module in _PRELOADED:
             look()

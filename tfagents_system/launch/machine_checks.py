@@ -22,7 +22,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.checks.findings import Findings, is_installed
+from tfagents_system.checks.findings import Findings, counted, is_installed
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
 from tfagents_system.launch import required_packages
 from tfagents_system.launch.cpus import CpuPlan, plan_for
@@ -317,34 +317,28 @@ def available_memory() -> tuple[int, str]:
 
 
 def check_memory(
-    findings: Findings,
-    num_workers: int,
-    own_bytes: int,
-    experience_bytes: int,
-    *,
-    server_bytes: int = 0,
-    available: tuple[int, str] | None = None,
+    findings: Findings, workers: int, own_bytes: int, ring_bytes: int, server_bytes: int, available: tuple[int, str]
 ) -> None:
     """Compares the memory that the run's processes will take with what is available.
 
     Args:
       own_bytes: Memory of the user's own code in each of them, with one environment of a kind.
-      experience_bytes: Of the replay buffer and of prior data, which are in files: they should fit, but need not.
+      ring_bytes: Of the replay buffer and of prior data, which are in files: they should fit, but need not.
       server_bytes: Of what the replay server has beside them.
-      available: As `available_memory` returns it, which is called if None.
+      available: As `available_memory` returns it.
     """
-    free, limit = available or available_memory()
+    free, limit = available
     worker_bytes = _WORKER_BYTES + own_bytes
     # The trainer builds the user's networks, too.
-    needed = num_workers * worker_bytes + _OTHERS_BYTES + own_bytes + server_bytes
-    workers = f"{num_workers} worker{'' if num_workers == 1 else 's'} of {in_words(worker_bytes)}"
-    what = f"about {in_words(needed)} for {workers} and the other programs"
+    needed = workers * worker_bytes + _OTHERS_BYTES + own_bytes + server_bytes
+    of_workers = f"{counted(workers, 'worker')} of {in_words(worker_bytes)}"
+    what = f"about {in_words(needed)} for {of_workers} and the other programs"
     remedy = "lower SAC_NUM_COLLECT_WORKERS or SAC_ENVS_PER_WORKER, or give it more memory (a job: --mem)"
     _compare(findings, "memory", (needed, what), (free, f"{in_words(free)} {limit} are available"), remedy)
-    if needed <= _TIGHT * free < free < needed + experience_bytes:
+    if needed <= _TIGHT * free < free < needed + ring_bytes:
         findings.note(
             "memory",
-            f"replay buffer and prior data have {in_words(experience_bytes)}, {in_words(free - needed)} of memory are "
+            f"replay buffer and prior data have {in_words(ring_bytes)}, {in_words(free - needed)} of memory are "
             "left: minibatches will be read from the disk, which is slower. A lower buffer_size helps",
         )
 

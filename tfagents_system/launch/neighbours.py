@@ -5,6 +5,7 @@ Such as a simulator or a variable of a module that a process has once, or a port
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from tfagents_system.errors import UserError
 _CALL_SECS = 60.0
 
 
-class OtherProcess:
+class OtherProcess(contextlib.AbstractContextManager["OtherProcess"]):
     """A fork, as workers are, in which a function is called: to be made before there is an environment.
 
     Attributes:
@@ -60,9 +61,6 @@ class OtherProcess:
         if error:
             raise EnvironmentProcessError(error)
         return content
-
-    def __enter__(self) -> OtherProcess:
-        return self
 
     def __exit__(self, *raised: object) -> None:
         self._process.kill()

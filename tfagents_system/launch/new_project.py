@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import EXIT_DONE, UserError, shown
+from tfagents_system.launch.vars_file import LAUNCHERS
 
 _EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 _HORIZON = 1000  # Where the environment itself has no limit.
@@ -43,12 +44,6 @@ _VARS = """\
 : "${{SAC_EXP_NAME:={name}}}"                # the run directory is logs/<name>
 : "${{SAC_PARAMS:=params.py}}"               # class TrainParams(TrainParamsBase)
 : "${{SAC_CONFIG:=config.json}}"             # {horizon}, arguments of the environment, curriculum
-: "${{SAC_REVERB_CPUS:=1}}"                  # CPUs of the replay server
-: "${{SAC_TRAIN_CPUS:=2}}"                   # CPUs of the policy updates
-: "${{SAC_NUM_COLLECT_WORKERS:=2}}"          # programs that collect experience and evaluate
-: "${{SAC_COLLECT_WORKER_CPUS:=1}}"          # CPUs of each of them
-: "${{SAC_SHARE_CPUS:=1}}"                   # roles share CPUs where there are too few
-: "${{SAC_SEED:=0}}"                         # decides every other seed
 """
 
 
@@ -129,10 +124,11 @@ def _files_for(environment: str, name: str) -> dict[str, str]:
         if not kinds & {"Box", *_DISCRETE}:
             raise UserError(f"--env={environment} has actions in {env.action_space}: they must be a Box or discrete")
         limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
+    defaults = (LAUNCHERS / "default_variables.sh").read_text(encoding="utf-8")
     algorithm = "dqn" if kinds & set(_DISCRETE) else "sac"
     horizon = "horizon" if limit else "horizon (a guess: the most steps of an episode)"
     return {
         "params.py": _PARAMS.format(environment=environment, imports=imports, call=call, algorithm=algorithm),
         "config.json": json.dumps({"horizon": int(limit or _HORIZON)}, indent=2) + "\n",
-        "vars.sh": _VARS.format(name=name, horizon=horizon),
+        "vars.sh": _VARS.format(name=name, horizon=horizon) + defaults[defaults.index(': "') :],
     }

@@ -396,8 +396,7 @@ def _write_run(preparation: Preparation) -> bool:
       UserError: With all findings; or another start, on another machine, has taken the lock over meanwhile.
     """
     variables, inspection, lock = preparation.variables(), preparation.inspection, preparation.lock
-    assert lock is not None and preparation.plan is not None
-    assert inspection.num_iter is not None and inspection.specs is not None
+    assert lock is not None and preparation.plan is not None and inspection.specs is not None
     for note in preparation.findings.notes:
         if note not in preparation.plan.notes:  # Those are printed below the plan.
             print(f"note: {note}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import os
 import re
@@ -30,6 +31,7 @@ _LINE_CHARS, _LAST_WORDS_CHARS = 2000, 200
 _SAYS_WHY = re.compile(r"error: |[A-Za-z_][\w.]*(Error|Exception)(: |$)")
 
 
+@dataclasses.dataclass(eq=False)
 class RoleProcess:
     """A role that `poll` starts, and starts again when it has died and a restart is due.
 
@@ -47,29 +49,24 @@ class RoleProcess:
       newest_pid: Of the process that was started last, which may have ended.
     """
 
-    def __init__(
-        self,
-        name: str,
-        start: Callable[[Mapping[str, str], Path], ForkedProcess],
-        environ: Mapping[str, str],
-        log: Path,
-        max_restarts: int,
-    ) -> None:
-        self.name = name
-        self.environ = dict(environ)
-        self.starts = self.failures = 0
-        self.exit_code: int | None = None
-        self.given_up = self.has_worked = False
-        self.failed_with = ""
-        self.newest_pid = 0
-        self._start_process = start
-        self._log, self._log_start = log, 0
-        self._max_restarts = max_restarts
-        self._process: ForkedProcess | None = None
-        self._mark = ""  # NAME=VALUE in the environment of the newest process, until what that has left is ended.
-        self._started_at = 0.0
-        self._start_at: float | None = 0.0
-        self._start_error: OSError | None = None
+    name: str
+    start: Callable[[Mapping[str, str], Path], ForkedProcess]
+    environ: Mapping[str, str]
+    log: Path
+    max_restarts: int
+    starts: int = 0
+    failures: int = 0
+    exit_code: int | None = None
+    given_up: bool = False
+    has_worked: bool = False
+    failed_with: str = ""
+    newest_pid: int = 0
+    _log_start: int = 0
+    _process: ForkedProcess | None = None
+    _mark: str = ""  # NAME=VALUE in the environment of the newest process, until what that has left is ended.
+    _started_at: float = 0.0
+    _start_at: float | None = 0.0
+    _start_error: OSError | None = None
 
     def poll(self) -> int | None:
         """Starts it when that is due.
@@ -90,10 +87,10 @@ class RoleProcess:
         self._start_at = self._start_error = self.exit_code = None
         self._started_at = time.monotonic()
         with contextlib.suppress(OSError):
-            self._log_start = self._log.stat().st_size
+            self._log_start = self.log.stat().st_size
         mark = f"{self.name}.{secrets.token_hex(8)}"
         try:
-            self._process = self._start_process(self.environ | {MARK_VARIABLE: mark}, self._log)
+            self._process = self.start({**self.environ, MARK_VARIABLE: mark}, self.log)
         except OSError as error:  # Out of file descriptors, processes, memory or disk: that may pass.
             self._start_error, self.exit_code = error, EXIT_FAILED
             return EXIT_FAILED
@@ -135,7 +132,7 @@ class RoleProcess:
         if blameless or time.monotonic() - self._started_at > _HEALTHY_SECS:
             self.failures = 0
         self.failures += not blameless
-        if self.failures > self._max_restarts:
+        if self.failures > self.max_restarts:
             self.given_up = True
             return None
         delay_secs = min(_MAX_BACKOFF_SECS, _FIRST_BACKOFF_SECS * 2.0 ** min(max(0, self.failures - 1), 10))
@@ -158,19 +155,19 @@ class RoleProcess:
     def log_line(self, text: str) -> str:
         """Appends what the supervisor has to say to the role's log, if that can be written; returns `text`."""
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        with contextlib.suppress(OSError), open(self._log, "ab") as log:
+        with contextlib.suppress(OSError), open(self.log, "ab") as log:
             log.write(f"{now} supervisor: {text}\n".encode())
         return text
 
     def bound_log(self) -> None:
-        self._log_start = bound_log(self._log, self._log_start)
+        self._log_start = bound_log(self.log, self._log_start)
 
     def last_lines(self) -> list[str]:
         """The last lines that the process wrote since its start, shortened, or why it could not be started."""
         if self._start_error is not None:
             return [f"it can't be started: {self._start_error}"]
         try:
-            with open(self._log, "rb") as log:
+            with open(self.log, "rb") as log:
                 size = log.seek(0, os.SEEK_END)
                 log.seek(max(self._log_start, size - _SHOWN_BYTES))
                 text = log.read().decode(errors="replace")

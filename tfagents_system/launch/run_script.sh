@@ -30,15 +30,6 @@ readonly tfagents_launch=$tfagents_root/tfagents_system/launch
 # shellcheck source=tfagents_system/launch/launcher.sh
 source "$tfagents_launch/launcher.sh"
 
-# One line on an option that is none of ours, with the one that is meant.
-refuse_option() { # OPTION
-  local known meant=''
-  for known in --check --set --from --take --fresh --keep; do
-    if [[ ${1:0:5} == "${known:0:5}" ]]; then meant="$known is meant; "; fi
-  done
-  fail "$1 is no option of $tfagents_name: ${meant}$tfagents_name --help has all"
-}
-
 tfagents_name=${TFAGENTS_COMMAND:-./run_script.sh}
 tfagents_arguments=("$@")
 tfagents_options=() tfagents_files=() tfagents_check='' tfagents_study=''
@@ -56,7 +47,7 @@ while (($#)); do
       ;;
     --study=*) tfagents_study=${1#*=} ;; # Of submit.sh: see tasks/study.py.
     --set=* | --from=* | --take=* | --fresh | --keep) tfagents_options+=("$1") ;;
-    -*) refuse_option "${1%%=*}" ;;
+    -*) fail "${1%%=*} is no option of $tfagents_name: give --check, --set, --from, --take, --fresh or --keep (--help says more)" ;;
     *) tfagents_files+=("$1") ;;
   esac
   shift

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -55,7 +54,7 @@ def _action_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Itera
     wanted, leaf, kind = ALGORITHMS[params.algorithm].actions, leaves[0], learned.pop()
     if kind != wanted and not overrides_any(params, "agent_ctor"):
         fitting = " or ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.actions == kind)
-        remedy = f"set algorithm to {fitting}" if fitting else "give it a Box with a float dtype"
+        remedy = f"set algorithm to {fitting}"
         if kind == "continuous":
             remedy += f", or set action_table to rows of {leaf.spec.shape[0]} numbers, the actions to choose from"
         elif params.action_table is not None:
@@ -113,7 +112,6 @@ def actor_findings(params: TrainParamsBase, env: TrainingEnvironment) -> Iterato
 
 
 def _unknown_parts(what: str, names: Iterable[str], known: Collection[str]) -> Iterator[str]:
-    """Names of parts that the observations do not have."""
     for name in names:
         if name not in known:
             wrong = f'TrainParams.{what} "{name}", but the observations have no such part{is_meant(name, known)}'
@@ -160,17 +158,11 @@ def specs_of(env: TrainingEnvironment) -> dict[str, Any]:
 
 def check_same_specs(collect: Mapping[str, Any], others: Mapping[str, Any], name: str) -> list[str]:
     """What of the specs of two environments differs; `name` is the second one's."""
-
-    def are_same(ours: Any, theirs: Any) -> bool:
-        with contextlib.suppress(ValueError):  # Of bounds with other shapes.
-            return bool(tree.flatten_with_path(ours) == tree.flatten_with_path(theirs))
-        return False
-
     return [
         f"the {part} of the collect environment and of {name} differ: {in_words(ours)} and {in_words(others[part])}: "
         "build both with the same spaces"
         for part, ours in collect.items()
-        if not are_same(ours, others[part])
+        if tree.flatten_with_path(ours) != tree.flatten_with_path(others[part])
     ]
 
 

@@ -514,7 +514,6 @@ class Supervisor:
         )
 
     def closing_lines(self, code: int) -> list[str]:
-        """The last lines for the user."""
         status, lines = self.to_json(), []
         if code in (EXIT_DONE, EXIT_RESUMABLE):  # `trainer's time: updates 93%, waiting 4%`.
             for owner, shares in report_status.time_shares(status).items():
@@ -578,7 +577,6 @@ def _or_why_not(lines: Callable[[], list[str]]) -> list[str]:
 
 
 def _environ_of(role: str, plan: CpuPlan, variables: RunVariables, port: int) -> dict[str, str]:
-    """All variables of one role."""
     own = {
         "SAC_REVERB_PORT": str(port),
         "PYTHONPATH": run_python_path(os.environ),

@@ -85,9 +85,8 @@ class Inspection:
     """What the trial learned about the user's own files.
 
     Attributes:
-      num_iter: Of the params; None if they can't be loaded.
       defaults: Those that the run has, see `run_defaults`.
-      attributes: Of the params, by name, and `config`: with all overrides.
+      attributes: Of the params, by name, and `config`: with all overrides; empty if they can't be loaded.
       specs: The content of specs.pbtxt; None if the environment could not be built.
       imported: Files beside the params file that it has imported, by relative path.
       prior_data: The ring that was made of prior data; None: there is none, or it is not needed.
@@ -95,7 +94,6 @@ class Inspection:
     """
 
     findings: Findings = dataclasses.field(default_factory=Findings)
-    num_iter: int | None = None
     defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
     attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -167,17 +165,11 @@ class _Watch:
         if inspection is not None and inspection is not self._inspection:
             self._inspection, self._since = inspection, time.monotonic()
             self._work.doing = inspection.doing.replace(f"{self._copy}/", "")
+            self._is_step = "step()" in inspection.doing or "reset()" in inspection.doing
+            self._limit_secs = self._step_secs if self._is_step else build_timeout_secs(self._step_secs)
         elif self._inspection.doing:
             self.is_hung = time.monotonic() - self._since >= self._limit_secs
         return self.is_hung
-
-    @property
-    def _is_step(self) -> bool:
-        return "step()" in self._inspection.doing or "reset()" in self._inspection.doing
-
-    @property
-    def _limit_secs(self) -> float:
-        return self._step_secs if self._is_step else build_timeout_secs(self._step_secs)
 
     def ended_early(self, died_with: str) -> Inspection:
         """The findings before the user's code ended the process, or hung, and the finding that it did."""
@@ -193,7 +185,7 @@ class _Watch:
         if doing == "rendering":
             inspection.findings.note("rendering", f"{fault}; training needs no pictures")
         else:
-            inspection.findings.error(PARAMS if inspection.num_iter is None else "environment", fault)
+            inspection.findings.error("environment" if inspection.attributes else PARAMS, fault)
         return inspection
 
 
@@ -250,7 +242,7 @@ class Inspector:
             if not self._has_wrong(PARAMS):
                 self._findings.fact(PARAMS, f"{path}: {_in_words(params)}")
                 self._findings.note(PARAMS, *params_check.advice(params))
-                self._inspection.num_iter, self._inspection.config = params.num_iter, config
+                self._inspection.config = config
                 self._inspection.attributes = _plain(params_check.resolved_attributes(params))
         return params
 
@@ -412,14 +404,13 @@ class Inspector:
         return sorted(str(path.relative_to(origin.parent)) for path in modules if path != origin)
 
     def _check_sizes(self, paths: RunPaths, params: TrainParamsBase, outcome: Outcome, own_bytes: int) -> None:
-        """Checks memory and disk."""
         from tfagents_system.launch import costs
         from tfagents_system.replay.ring import priority_bytes, ring_bytes
 
         values, findings, run = self._values, self._findings, self._start.run_before
         workers = machine_checks.workers_here(values)
         if "server" in values:  # Workers that join have neither a ring nor checkpoints here.
-            machine_checks.check_memory(findings, workers, own_bytes, 0)
+            machine_checks.check_memory(findings, workers, own_bytes, 0, 0, machine_checks.available_memory())
             return
         planned = values.get("num_collect_workers", 1)
         iterations = iterations_of_run(params, planned)
@@ -444,9 +435,9 @@ class Inspector:
         with contextlib.suppress(OSError):  # The run directory can't be read, which is reported elsewhere.
             machine_checks.check_disk(findings, needed)
         if job_mb != "":  # The memory of a job is unknown where its submission leaves it to the cluster.
-            available = None if job_mb is None else (int(job_mb) * 2**20, "of the job's memory")
-            sizes = own_bytes, replay_bytes + prior_bytes
-            machine_checks.check_memory(findings, workers, *sizes, server_bytes=server_bytes, available=available)
+            of_job = None if job_mb is None else (int(job_mb) * 2**20, "of the job's memory")
+            sizes = own_bytes, replay_bytes + prior_bytes, server_bytes
+            machine_checks.check_memory(findings, workers, *sizes, of_job or machine_checks.available_memory())
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -51,14 +51,7 @@ def read_vars_file(path: Path, environ: Mapping[str, str] = os.environ) -> dict[
 
 
 def refuse_login_node(vars_file: Path, remedy: str) -> None:
-    """Refuses unless the vars file, or the environment, allows it.
-
-    Args:
-      remedy: What to do instead.
-
-    Raises:
-      UserError: This is a login node.
-    """
+    """Raises a UserError with this remedy on a login node, unless the vars file, or the environment, allows it."""
     environ = read_vars_file(vars_file)
     command = ["bash", "-c", 'source "$0" && is_login_node', str(LAUNCHERS / "launcher.sh")]
     if environ.get(_ALLOW_LOGIN) == "1" or subprocess.run(command, env=environ, check=False).returncode:
