@@ -28,7 +28,7 @@ from tfagents_system.cluster import join
 from tfagents_system.cluster.join import JoinPreparation, Target, find_target
 from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare, role_process
-from tfagents_system.launch.cpus import plan_cpus
+from tfagents_system.launch.cpus import plan_for
 from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.launch.trial import Inspection
@@ -310,9 +310,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def workers_in(folder: Path, stop: StopFlag, program: str, run: RunPaths | None = None) -> Supervisor:
     spec = {"exp_dir": str(folder), "roles": {"worker": program}, "workers": 2, "max_restarts": 1}
     variables = dataclasses.replace(variables_of(spec), reverb_cpus=0, train_cpus=0)
-    plan = plan_cpus(
-        reverb_cpus=0, train_cpus=0, num_collect_workers=2, collect_worker_cpus=1, usable=flat([0]), share=True
-    )
+    plan = plan_for(vars(variables), usable=flat([0]))
     target, starter = Target("node7:8443", Path("/credentials"), None, run), ProgramStarter(command_of(spec))
     return join.JoinSupervisor(variables, plan, Claims(), 0, stop, starter, step_secs=0.02, target=target)
 

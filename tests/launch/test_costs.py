@@ -12,7 +12,7 @@ from tests.support.fakes import CounterEnv, FakeParams
 from tfagents_system.checks.findings import Findings
 from tfagents_system.launch import environment_checks as checks_module
 from tfagents_system.launch.costs import Cost, Costs, foretell
-from tfagents_system.launch.cpus import plan_cpus
+from tfagents_system.launch.cpus import plan_for
 from tfagents_system.machine.cpus import Usable
 
 SLOW_UPDATES = Costs(Cost(0.01, 0.02), Cost(0.001, 0.001), steps_per_episode=100.0)
@@ -93,7 +93,7 @@ def test_a_check_measures_on_the_plans_cpus_and_leaves_them_as_they_were(monkeyp
     hooks = {"env_ctor": lambda self, *args, seed=None, **kwargs: Watched(), "compute_config": {}}
     kind = type("TrainParams", (FakeParams,), hooks)
     sizes: dict[str, Any] = {"reverb_cpus": 1, "train_cpus": 1, "num_collect_workers": 1, "collect_worker_cpus": 1}
-    plan = plan_cpus(**sizes, usable=Usable.here({}), share=True)
+    plan = plan_for({**sizes, "share_cpus": True}, usable=Usable.here({}))
     checks = Findings()
     measured = checks_module.EnvironmentTrial(kind({"horizon": 10}), 0, checks, plan=plan).run()
     assert measured is not None and checks.errors == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.machines import flat
 from tfagents_system.errors import UserError
-from tfagents_system.launch.cpus import CpuPlan, plan_cpus, split_cpus
+from tfagents_system.launch.cpus import CpuPlan, plan_for, split_cpus
 from tfagents_system.machine import processes
 from tfagents_system.machine.cpus import (
     Cpu,
@@ -33,11 +33,11 @@ sizes = st.fixed_dictionaries(
 )
 
 
-def plan(reverb: int, train: int, workers: int, worker: int, usable: Usable | list[int], **more: Any) -> CpuPlan:
-    return plan_cpus(
-        reverb_cpus=reverb, train_cpus=train, num_collect_workers=workers, collect_worker_cpus=worker,
-        usable=flat(usable) if isinstance(usable, list) else usable, **more,
-    )  # fmt: skip
+def plan(
+    reverb: int, train: int, workers: int, worker: int, usable: Usable | list[int], held: Any = None, **more: Any
+) -> CpuPlan:
+    counts = {"reverb_cpus": reverb, "train_cpus": train, "num_collect_workers": workers, "collect_worker_cpus": worker}
+    return plan_for({**counts, **more}, held=held, usable=flat(usable) if isinstance(usable, list) else usable)
 
 
 def test_lists_are_written_as_the_kernel_does() -> None:
@@ -50,9 +50,9 @@ def test_every_machine_has_a_valid_plan_or_a_refusal(allowed: list[int], size: d
     needed = size["reverb_cpus"] + size["train_cpus"] + size["num_collect_workers"] * size["collect_worker_cpus"]
     if needed > len(allowed) and not share:
         with pytest.raises(UserError, match=f"needs {needed} CPUs, {len(allowed)} are available"):
-            plan_cpus(usable=flat(allowed), **size)
+            plan_for(size, usable=flat(allowed))
         return
-    result = plan_cpus(usable=flat(allowed), share=share, **size)
+    result = plan_for({**size, "share_cpus": share}, usable=flat(allowed))
     by_role = result.by_role
     assert len(by_role) == 2 + size["num_collect_workers"]
     assert set(result.ids()) <= set(allowed)
@@ -86,7 +86,7 @@ def test_every_machine_has_a_valid_plan_or_a_refusal(allowed: list[int], size: d
 def test_too_few_cpus_are_shared(
     sizes: tuple[int, int, int, int], allowed: list[int], expected: dict[str, list[int]]
 ) -> None:
-    result = plan(*sizes, usable=allowed, share=True)
+    result = plan(*sizes, usable=allowed, share_cpus=True)
     assert result.to_json() == expected and result.shared_cpus == len(allowed)
     assert f"CPUs are wanted, {len(allowed)} are used" in result.notes[0]
 
@@ -128,7 +128,7 @@ def test_the_cgroups_quota_counts_and_every_container_with_one_would_take_the_sa
     assert plan(1, 1, 2, 1, flat(range(4), quota=4.0)).ids() == [0, 1, 2, 3]
     with pytest.raises(UserError, match=r"needs 4 CPUs, 2 are available \(the cgroup's quota of 2.5 CPUs\)"):
         plan(1, 1, 2, 1, flat(range(64), quota=2.5))
-    result = plan(1, 1, 2, 1, flat(range(64), quota=2.5), share=True, held={0: "run a"})
+    result = plan(1, 1, 2, 1, flat(range(64), quota=2.5), share_cpus=True, held={0: "run a"})
     assert not result.pinned and result.ids() == [] and result.shared_cpus == 2 and len(result.workers) == 2
     assert set(result.counts.values()) == {1}
     assert result.notes[0].startswith(
@@ -153,9 +153,9 @@ def test_cpus_that_others_hold_are_left_alone() -> None:
     assert plan(1, 1, 1, 1, list(range(8)), held=held).ids() == [2, 3, 4]
     with pytest.raises(UserError, match="needs 6 CPUs, 5 of 8 are free .0-1 held by run a, 5 held by run b."):
         plan(1, 1, 4, 1, list(range(8)), held=held)
-    shared = plan(1, 1, 4, 1, list(range(8)), held=held, share=True)
+    shared = plan(1, 1, 4, 1, list(range(8)), held=held, share_cpus=True)
     assert shared.ids() == [2, 3, 4, 6, 7]  # free ones are enough to share
-    all_held = plan(1, 1, 2, 1, [0, 1], held={0: "run a", 1: "run a"}, share=True)
+    all_held = plan(1, 1, 2, 1, [0, 1], held={0: "run a", 1: "run a"}, share_cpus=True)
     assert not all_held.pinned and all_held.ids() == [], "the kernel divides them"
     assert all_held.notes == ("CPUs are shared with another run (0-1 held by run a): roles are not pinned",)
 
@@ -288,6 +288,10 @@ def test_runs_get_stretches_of_cores_and_nodes(tmp_path: Path) -> None:
     assert split(machine, everything, 2, 4) == list(nodes)
     assert split(machine, everything, 4, 4) == [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
     assert split(machine, everything, 3, 4, held=[0, 9]) == [[1, 2, 3, 8, 10], [4, 5, 11, 12, 13], [6, 7, 14, 15]]
-    assert split(machine, everything, 3, 9, share=True) == [[0, 1, 2, 8, 9, 10], [3, 4, 5, 11, 12], [6, 7, 13, 14, 15]]
-    assert split(machine, range(2), 2, 4, held=[0, 1], share=True) == [[0], [1]]
-    assert split(machine, range(2), 5, 1, share=True) == [[0], [1], [0], [1], [0]]
+    assert split(machine, everything, 3, 9, share_cpus=True) == [
+        [0, 1, 2, 8, 9, 10],
+        [3, 4, 5, 11, 12],
+        [6, 7, 13, 14, 15],
+    ]
+    assert split(machine, range(2), 2, 4, held=[0, 1], share_cpus=True) == [[0], [1]]
+    assert split(machine, range(2), 5, 1, share_cpus=True) == [[0], [1], [0], [1], [0]]

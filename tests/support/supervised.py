@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.fake_run import SAVES, ProgramStarter, command_of, variables_of
-from tfagents_system.launch.cpus import plan_cpus
+from tfagents_system.launch.cpus import plan_for
 from tfagents_system.launch.supervisor import Supervisor
 from tfagents_system.machine.claims import Claims
 from tfagents_system.machine.cpus import Usable
@@ -23,12 +23,7 @@ def make_supervisor(
 ) -> Supervisor:
     spec = {"exp_dir": str(exp_dir), "roles": {"replay": SAVES, "trainer": SAVES, "worker": SAVES} | roles, **more}
     variables = variables_of(spec)
-    plan = plan_cpus(
-        reverb_cpus=int(variables.trainer_server is None), train_cpus=int(variables.local_trainer),
-        num_collect_workers=variables.num_collect_workers, collect_worker_cpus=1,
-        usable=Usable.here({}), share=True, expert_workers=variables.expert_workers,
-        eval_workers=variables.eval_workers,
-    )  # fmt: skip
+    plan = plan_for(vars(variables), usable=Usable.here({}))
     starter = ProgramStarter(command_of(spec))
     return Supervisor(variables, plan, Claims(), 8123, stop, starter, step_secs=0.02, lock=lock)
 

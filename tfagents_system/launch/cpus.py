@@ -73,34 +73,32 @@ class CpuPlan:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def plan_cpus(
+def plan_for(
+    values: Mapping[str, Any],
+    environ: Mapping[str, str] = os.environ,
     *,
-    reverb_cpus: int,
-    train_cpus: int,
-    num_collect_workers: int,
-    collect_worker_cpus: int,
-    usable: Usable,
-    expert_workers: int = 0,
-    eval_workers: int = 0,
-    share: bool = False,
     held: Mapping[int, str] | None = None,
+    usable: Usable | None = None,
 ) -> CpuPlan:
-    """Gives every role its CPUs.
+    """Gives every role of a run its CPUs, on this machine and in this job.
 
     Args:
-      reverb_cpus, train_cpus, collect_worker_cpus: CPUs of the replay server, the trainer, and each worker.
-      num_collect_workers, expert_workers, eval_workers: How many there are; their numbers are in this order.
-      usable: What this process may use; a CPU is a hardware thread.
-      share: Whether roles may share CPUs where there are too few.
+      values: The run's variables, by field. Workers' numbers are in the order of collectors, experts, evaluators.
       held: Holders of CPUs, by CPU id: other runs on this machine. Where they leave fewer than two CPUs to a run that
         shares, it is not pinned, and the kernel divides all.
+      usable: What this process may use, if that is not looked up.
 
     Raises:
-      UserError: There are too few and `share` is False; with the numbers.
+      UserError: There are too few, and roles may not share them; with the numbers.
     """
-    beside = {"SAC_EXPERT_WORKERS": expert_workers, "SAC_EVAL_WORKERS": eval_workers}
+    usable, share = usable or Usable.here(environ), values.get("share_cpus", False)
+    reverb_cpus = 0 if values.get("trainer_server") else values["reverb_cpus"]
+    train_cpus = values["train_cpus"] if values.get("local_trainer", True) else 0
+    collectors, worker_cpus = values.get("local_workers"), values["collect_worker_cpus"]
+    collectors = values["num_collect_workers"] if collectors is None else collectors
+    beside = {f"SAC_{kind.upper()}": values.get(kind, 0) for kind in ("expert_workers", "eval_workers")}
     counts = {REPLAY: reverb_cpus, TRAINER: train_cpus}
-    counts |= {worker_role(number): collect_worker_cpus for number in range(num_collect_workers + sum(beside.values()))}
+    counts |= {worker_role(number): worker_cpus for number in range(collectors + sum(beside.values()))}
     counts = {role: count for role, count in counts.items() if count}
     why_unpinned = usable.why_unpinned()
     held = {} if why_unpinned else {cpu: holder for cpu, holder in (held or {}).items() if cpu in usable.cpus}
@@ -111,17 +109,17 @@ def plan_cpus(
             lack = f"{available} are available ({reason}): "
         else:
             lack = f"{len(free)} of {available} are free ({_holders(held)}): wait for that run, or "
-        what, remedy = _wishes(reverb_cpus, train_cpus, num_collect_workers, beside, collect_worker_cpus)
+        what, remedy = _wishes(reverb_cpus, train_cpus, collectors, beside, worker_cpus)
         raise UserError(f"{what} needs {needed} CPUs, {lack}{remedy}")
     if not why_unpinned and len(free) < min(2, needed, available):
         why_unpinned = f"CPUs are shared with another run ({_holders(held)})"
     if not why_unpinned:
         plan = _pinned_plan(counts, usable.cpus, free, min(len(free), available))
-        return dataclasses.replace(plan, evaluators=eval_workers)
+        return dataclasses.replace(plan, evaluators=beside["SAC_EVAL_WORKERS"])
     plan = _pinned_plan(counts, {}, range(available), available)  # Its numbers of threads hold all the same.
     notes = (f"{why_unpinned}: roles are not pinned",)
     ids = dict.fromkeys(counts, ())
-    return dataclasses.replace(plan, by_role=ids, pinned=False, evaluators=eval_workers, notes=notes)
+    return dataclasses.replace(plan, by_role=ids, pinned=False, evaluators=beside["SAC_EVAL_WORKERS"], notes=notes)
 
 
 def _wishes(reverb: int, train: int, workers: int, beside: Mapping[str, int], worker_cpus: int) -> tuple[str, str]:
@@ -171,28 +169,6 @@ def _holders(held: Mapping[int, str]) -> str:
     for cpu, holder in held.items():
         by_holder.setdefault(holder, []).append(cpu)
     return ", ".join(f"{format_cpu_list(ids)} held by {holder}" for holder, ids in by_holder.items())
-
-
-def plan_for(
-    values: Mapping[str, Any],
-    environ: Mapping[str, str] = os.environ,
-    *,
-    held: Mapping[int, str] | None = None,
-    usable: Usable | None = None,
-) -> CpuPlan:
-    """`plan_cpus` for the counts of a run's variables, by field, on this machine and in this job."""
-    local_workers = values.get("local_workers")
-    return plan_cpus(
-        reverb_cpus=0 if values.get("trainer_server") else values["reverb_cpus"],
-        train_cpus=values["train_cpus"] if values.get("local_trainer", True) else 0,
-        num_collect_workers=values["num_collect_workers"] if local_workers is None else local_workers,
-        collect_worker_cpus=values["collect_worker_cpus"],
-        usable=usable or Usable.here(environ),
-        expert_workers=values.get("expert_workers", 0),
-        eval_workers=values.get("eval_workers", 0),
-        share=values.get("share_cpus", False),
-        held=held,
-    )
 
 
 # Several runs at once.

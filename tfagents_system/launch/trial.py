@@ -104,12 +104,7 @@ class Inspection:
 
 
 def run_trial(
-    start: Preparation,
-    environ: Mapping[str, str],
-    work: LongWork,
-    *,
-    render: bool,
-    plan: CpuPlan | None,
+    start: Preparation, environ: Mapping[str, str], work: LongWork, *, render: bool, plan: CpuPlan | None
 ) -> Inspection:
     """Loads params and configuration, builds the environment and tries it: all that runs a user's own code.
 
@@ -345,12 +340,9 @@ class Inspector:
         if self._has_wrong(PARAMS) or not start.has_replay_server or run_directory.has_begun(start.run_before):
             return True
         with self._findings.catching(PRIOR):
-            prior_sources(params.prior_data, self._folders())
+            folders = self._origin().parent, self._values[PARAMS].parent
+            self._prior_sources = prior_sources(params.prior_data, folders)
         return not self._has_wrong(PRIOR)
-
-    def _folders(self) -> tuple[Path, Path]:
-        """Where relative paths of prior data are looked for."""
-        return self._origin().parent, self._values[PARAMS].parent
 
     def _try_environment(self, params: TrainParamsBase, render: bool, plan: CpuPlan | None, bytes_before: int) -> None:
         # Imported here: TensorFlow takes seconds, and earlier findings should not wait for a broken one.
@@ -384,15 +376,14 @@ class Inspector:
             if run_directory.has_begun(start.run_before):
                 rings = {path.resolve(): path for path in (start.run_before.replay, values.get("replay_dir")) if path}
                 for ring in rings.values():
-                    lines = ring_findings(params, outcome.layout, ring, start.run_before)
-                    findings.error("experience", *lines)
+                    findings.error("experience", *ring_findings(params, outcome.layout, ring, start.run_before))
         if self._has_wrong(PARAMS):
             return
         if start.taken is not None:
             check_taken(start.taken, params, outcome, specs, findings)
         if start.has_replay_server and has_prior_data(params) and not run_directory.has_begun(start.run_before):
             self._enter("reading prior_data")
-            inspection.prior_data = make_prior_data(params, specs, self._folders(), findings)
+            inspection.prior_data = make_prior_data(params, specs, self._prior_sources, findings)
         if start.paths is not None and not self._has_wrong(CONFIG):
             self._check_sizes(start.paths, params, outcome, max(0, outcome.resident_bytes - bytes_before))
 
@@ -496,14 +487,14 @@ def prior_sources(prior_data: Any, folders: Sequence[Path]) -> list[str]:
     return sources
 
 
-def make_prior_data(params: TrainParamsBase, specs: Path, folders: Sequence[Path], findings: Findings) -> Path | None:
+def make_prior_data(params: TrainParamsBase, specs: Path, sources: list[str], findings: Findings) -> Path | None:
     """Makes the ring of a run that begins, beside its specs file; None if something is wrong."""
     from tfagents_system.experience.data_sets import Conversion
     from tfagents_system.experience.transfer import make_prior_ring
 
     ring, length = specs.parent / "prior_data", params.sample_form_ctor().sequence_length
     with findings.catching(PRIOR):
-        sources, conversion = prior_sources(params.prior_data, folders), Conversion.of(params, specs)
+        conversion = Conversion.of(params, specs)
         try:
             made = make_prior_ring(
                 sources, ring, conversion, lambda note: findings.note(PRIOR, note), length, params.frame_stack
