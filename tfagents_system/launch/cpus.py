@@ -226,7 +226,6 @@ def split_cpus(
     They are stretches in the order of NUMA nodes and cores, whose lengths differ by one at most.
 
     Args:
-      cpus: What may be used.
       needed: CPUs of one run.
       held: CPU ids that other runs have; used only where `share` is true and nothing else is free.
       share: Whether the roles of a run may share CPUs.

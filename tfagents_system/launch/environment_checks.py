@@ -161,10 +161,6 @@ class EnvironmentTrial:
     evaluates: bool = True
     has_trainer: bool = True
 
-    def __post_init__(self) -> None:
-        self._errors_before = len(self.findings.errors)
-        self._build_secs = 0.0
-
     @property
     def _is_fine(self) -> bool:
         """Nothing is wrong with the environment; params may be."""
@@ -179,7 +175,7 @@ class EnvironmentTrial:
 
     def run(self) -> Outcome | None:
         """Makes the trial; None if the environment could not be built."""
-        params = self.params
+        params, self._errors_before = self.params, len(self.findings.errors)
         is_possible = is_kept(integer_from(0), params.action_history) and params.algorithm in ALGORITHMS
         if not (is_possible and has_horizon(params.env_config)):
             return None
@@ -583,8 +579,8 @@ class EnvironmentTrial:
         agent = None
         tf.keras.utils.set_random_seed(self.seed % 2**32)  # As the trainer does.
         with told(self.findings, AGENT, "agent_ctor, actor_ctor or critic_ctor", names_it=False):
-            specs = map(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
-            agent = make_agent(self.params, *specs, tf.Variable(0, dtype=tf.int64))
+            observation, action = map(tensor_spec.from_spec, (env.observation_spec(), env.action_spec()))
+            agent = make_agent(self.params, observation, action, tf.Variable(0, dtype=tf.int64))
             weights = sum(map(_count, agent.trainable_variables))
             self.findings.fact(AGENT, f"{type(agent).__name__}, {weights:,} weights")
         if agent is not None:

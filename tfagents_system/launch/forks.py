@@ -126,9 +126,7 @@ def restore_variables() -> None:
 
 
 def require_one_thread() -> None:
-    """Raises:
-    RuntimeError: There is another thread; names all.
-    """
+    """Raises a RuntimeError with the names of all threads where there is more than one."""
     threads = os.listdir("/proc/self/task")
     if len(threads) > 1:
         names = [Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in threads]
@@ -324,8 +322,7 @@ def call(
 
     Args:
       function: Called with a function that tells this process something.
-      name: What `ps` and `top` show.
-      environ: The whole environment of the fork.
+      name, environ: As of `fork_program`.
       watch: Called many times a second with what it has told last, None before; True ends it.
 
     Raises:
@@ -421,11 +418,7 @@ class RoleStarter:
         return fork_program(run, f"sac_{role}", environ, log=log, cpus=cpus)
 
     def orphans(self, roles: Collection[int]) -> set[int]:
-        """Pids of the children that this process has adopted.
-
-        Args:
-          roles: Pids of the roles' processes.
-        """
+        """Pids of the children that this process has adopted; `roles`: pids of the roles' processes."""
         return set(children(os.getpid())) - {*roles, *self._others, *started_apart()}
 
     def reap_orphans(self, roles: Collection[int]) -> None:

@@ -169,11 +169,7 @@ def check_gpu(environ: Mapping[str, str], findings: Findings) -> None:
 
 
 def check_packages(findings: Findings, folder: Path | None) -> None:
-    """Notes versions outside of the ranges in pyproject.toml; refuses absent ones, and others than a folder pins.
-
-    Args:
-      folder: That of the params file; None: their environment has a Python of its own.
-    """
+    """Notes versions outside of the ranges in pyproject.toml; refuses absent ones, and others than this folder pins."""
     here = f"Python {platform.python_version()} ({sys.executable})"
     for package, version in required_packages.missing(dev=False):
         if version is None:
@@ -272,11 +268,7 @@ def bytes_in(folder: Path) -> int:
 
 
 def check_disk(findings: Findings, needed: Mapping[Path, tuple[str, int]]) -> None:
-    """Compares what is needed with what is free, once for each file system.
-
-    Args:
-      needed: What will be written, in words and bytes, by folder.
-    """
+    """Compares what will be written, in words and bytes by folder, with what is free, once for each file system."""
     by_device: dict[int, list[Path]] = {}
     for folder in needed:
         by_device.setdefault(os.stat(existing_ancestor(folder)).st_dev, []).append(folder)

@@ -29,11 +29,7 @@ _CALL_SECS = 60.0
 
 
 class OtherProcess(contextlib.AbstractContextManager["OtherProcess"]):
-    """A fork, as workers are, in which a function is called: to be made before there is an environment.
-
-    Attributes:
-      pid: Its process id.
-    """
+    """A fork, as workers are, in which a function is called: to be made before there is an environment."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         context = multiprocessing.get_context("fork")

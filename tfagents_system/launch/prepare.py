@@ -135,7 +135,7 @@ class Preparation:
             has_directory = not any(self.findings.texts(ERROR, where) for where in ("run directory", "another run"))
             if not self._is_for_job:
                 self.plan = machine_checks.check_machine(self.values, self.environ, self.findings)
-            pins_count = "params" in self.values and "env_python" not in self.values
+            pins_count = "params" in self.values and "env_python" not in self.values  # Else of a Python of its own.
             machine_checks.check_packages(self.findings, self.values["params"].parent if pins_count else None)
             if has_directory and not self.findings.texts(ERROR, "limits") and self._is_let_in():
                 work.doing = "the files beside the params"
@@ -147,8 +147,8 @@ class Preparation:
         if self.copy is not None and SHOW_TRACES in environ:
             environ = {**environ, SHOW_TRACES: f"{self.copy}{os.pathsep}{values['params'].parent}"}
         render = not (starts or self._is_for_job)
-        # Not measured: on a GPU, which the check leaves alone, and where trainer or workers are elsewhere.
-        is_elsewhere = not values.get("local_trainer", True) or {"server", "trainer_server"} & values.keys()
+        # A check leaves GPUs alone.
+        is_elsewhere = "trainer_server" in values or not machine_checks.has_trainer(values)
         is_measured = not (is_elsewhere or values.get("train_gpus"))
         plan = self.plan if render and is_measured else None
         if render and not is_measured:

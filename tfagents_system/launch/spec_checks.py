@@ -283,18 +283,6 @@ def too_large(
             )
     if images or available is None:
         return images
-    return [*_beyond_memory(params, inputs, layout, available)]
-
-
-def _encoded(params: TrainParamsBase, shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """What the convolutions make of an image: height, width, filters."""
-    height, width, filters = shape
-    for filters, kernel, stride in convolutions(params):  # noqa: B007
-        height, width = ((side - kernel) // stride + 1 for side in (height, width))
-    return height, width, filters
-
-
-def _beyond_memory(params: TrainParamsBase, inputs: int, layout: Layout, available: tuple[int, str]) -> Iterator[str]:
     has_actor = ALGORITHMS[params.algorithm].has_actor
     networks = {"critic_joint_fc_layer_params": int(value(params, "num_critics")) if has_actor else 1}
     if has_actor:
@@ -306,10 +294,18 @@ def _beyond_memory(params: TrainParamsBase, inputs: int, layout: Layout, availab
         weights = sum(math.prod(pair) for pair in itertools.pairwise(widths))
         sizes[f"{name}={shown(getattr(params, name))}"] = count * weights * _WEIGHT_BYTES
     (free, limit), needed, largest = available, sum(sizes.values()), max(sizes, key=lambda name: sizes[name])
-    if needed > free:
-        total, share, left = map(machine_checks.in_words, (needed, sizes[largest], free))
-        yield (
-            f"an update needs at least {total} of memory (networks with gradients and Adam's moments, a minibatch), "
-            f"{left} {limit} are available: lower {largest}, which takes {share}, or make "
-            "observations smaller in env_ctor"
-        )
+    if needed <= free:
+        return []
+    total, share, left = map(machine_checks.in_words, (needed, sizes[largest], free))
+    return [
+        f"an update needs at least {total} of memory (networks with gradients and Adam's moments, a minibatch), {left} "
+        f"{limit} are available: lower {largest}, which takes {share}, or make observations smaller in env_ctor"
+    ]
+
+
+def _encoded(params: TrainParamsBase, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """What the convolutions make of an image: height, width, filters."""
+    height, width, filters = shape
+    for filters, kernel, stride in convolutions(params):  # noqa: B007
+        height, width = ((side - kernel) // stride + 1 for side in (height, width))
+    return height, width, filters
