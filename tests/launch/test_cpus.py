@@ -288,10 +288,10 @@ def test_runs_get_stretches_of_cores_and_nodes(tmp_path: Path) -> None:
     assert split(machine, everything, 2, 4) == list(nodes)
     assert split(machine, everything, 4, 4) == [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
     assert split(machine, everything, 3, 4, held=[0, 9]) == [[1, 2, 3, 8, 10], [4, 5, 11, 12, 13], [6, 7, 14, 15]]
-    assert split(machine, everything, 3, 9, share_cpus=True) == [
+    assert split(machine, everything, 3, 9, share=True) == [
         [0, 1, 2, 8, 9, 10],
         [3, 4, 5, 11, 12],
         [6, 7, 13, 14, 15],
     ]
-    assert split(machine, range(2), 2, 4, held=[0, 1], share_cpus=True) == [[0], [1]]
-    assert split(machine, range(2), 5, 1, share_cpus=True) == [[0], [1], [0], [1], [0]]
+    assert split(machine, range(2), 2, 4, held=[0, 1], share=True) == [[0], [1]]
+    assert split(machine, range(2), 5, 1, share=True) == [[0], [1], [0], [1], [0]]

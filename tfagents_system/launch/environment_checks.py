@@ -64,7 +64,6 @@ EPISODE, SEEDING, EVALUATION = "episode", "seeding", "evaluation"
 AGENT, RENDERING, DURATION = "agent", "rendering", "duration"
 _COLLECT, _EVAL = "the collect environment", "the evaluation environment"
 _HOOKS = ("train_observers_ctor", "eval_observers_ctor", "callbacks_ctor")
-_LANES_NEED_SINGLE = ("greedy_episode_share", "keep_best_episodes")
 _EPISODE_SECS = 1.0  # Of stepping: a fast simulator's episode ends earlier, and for a slow one this is enough.
 _MEASURING_SECS = 1.0
 _COMPARED_STEPS = 20
@@ -388,20 +387,22 @@ class EnvironmentTrial:
     def _check_lanes(self, env: TrainingEnvironment) -> None:
         """Runs some episodes in all lanes of a vector environment."""
         params, count = self.params, env.num_lanes
-        errors = [several_vectors(self.envs_per_worker, count)] if self.envs_per_worker > 1 else []
+        if self.envs_per_worker > 1:
+            self.findings.error(CONTRACT, several_vectors(self.envs_per_worker, count))
         if self.deterministic and not env.can_reseed:
-            errors.append(
+            self.findings.error(
+                CONTRACT,
                 "SAC_DETERMINISTIC=1 seeds the environment anew for each iteration, and EnvPool takes a seed only when "
-                "it is built: use SAC_DETERMINISTIC=0, or gymnasium.make_vec"
+                "it is built: use SAC_DETERMINISTIC=0, or gymnasium.make_vec",
             )
-        errors += [
-            f"TrainParams.{name}={shown(getattr(params, name))} does not work with a vector environment, whose lanes "
-            f"share inference and seed: set it to {getattr(TrainParamsBase, name)!r}, or return single environments "
-            f"and set SAC_ENVS_PER_WORKER={count}"
-            for name in _LANES_NEED_SINGLE
-            if getattr(params, name)
-        ]
-        self.findings.error(CONTRACT, *errors)
+        for name in ("greedy_episode_share", "keep_best_episodes"):
+            if value := getattr(params, name):
+                self.findings.error(
+                    CONTRACT,
+                    f"TrainParams.{name}={shown(value)} does not work with a vector environment, whose lanes share "
+                    f"inference and seed: set it to {getattr(TrainParamsBase, name)!r}, or return single environments "
+                    f"and set SAC_ENVS_PER_WORKER={count}",
+                )
         actor = RandomActor(env.action_spec(), np.random.default_rng(0))
         costs.run_lanes(env, actor, _EPISODE_SECS, episodes=2 * count)  # Each lane begins another one in most cases.
         self.findings.fact(CONTRACT, f"{count} lanes")

@@ -109,13 +109,10 @@ def resolve(
 def add_edit_options(parser: argparse.ArgumentParser, *, fresh: bool = True) -> None:
     """Adds --keep and --fresh: what becomes of a run whose files were edited; the answer is `edits`."""
     group = parser.add_mutually_exclusive_group()
-    words = {
-        KEEP: "continue with the run's own copies of files edited since",
-        FRESH: "start over; the existing run is moved aside",
-    }
+    words = {KEEP: "continue with the run's own copies of files edited since"}
+    words |= {FRESH: "start over; the existing run is moved aside"} if fresh else {}
     for edits, told in words.items():
-        if fresh or edits != FRESH:
-            group.add_argument(f"--{edits}", action="store_const", dest="edits", const=edits, help=told)
+        group.add_argument(f"--{edits}", action="store_const", dest="edits", const=edits, help=told)
 
 
 def _is_again(environ: Mapping[str, str]) -> bool:

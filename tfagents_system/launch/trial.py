@@ -474,10 +474,9 @@ def prior_sources(prior_data: Any, folders: Sequence[Path]) -> list[str]:
                 findings.append(f"TrainParams.prior_data: {error}")
             continue
         candidates = list(dict.fromkeys((folder / Path(source).expanduser()).absolute() for folder in folders))
-        path = next((candidate for candidate in candidates if candidate.exists()), None)
-        if path is not None:
-            sources.append(str(path))
-        else:
+        existing = [candidate for candidate in candidates if candidate.exists()]
+        sources += map(str, existing[:1])
+        if not existing:
             findings.append(
                 f"TrainParams.prior_data: {source} does not exist (looked for {' and '.join(map(str, candidates))}): "
                 "give a run, a file, minari:NAME, or a path that is relative to the folder of SAC_PARAMS"
