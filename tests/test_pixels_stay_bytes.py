@@ -5,7 +5,7 @@ import numpy as np
 from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.frames_for_tests import recorded_envs
 from tfagents_system.replay.ring import Ring
-from tfagents_system.transport.segments import Layout, Segment
+from tfagents_system.transport.segments import Layout, from_wire
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.rollout import Rollout, SegmentBuilder
 
@@ -31,7 +31,7 @@ def test_pixels_stay_bytes_from_the_environment_into_a_minibatch(tmp_path):
         wire = segment.to_wire()
         assert_pixels_are_bytes(wire)
         sent.append(wire)
-        assert ring.append(Segment.from_wire(wire, layout))
+        assert ring.append(from_wire(wire, layout)[0])
 
     actor = RandomActor(env.action_spec(), np.random.default_rng(0))
     Rollout([env], actor, new_builder=lambda: SegmentBuilder(layout, 12, send, history=2)).episodes(5)

@@ -14,7 +14,7 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.fed_builder import FedEpisode
 from tfagents_system.replay.ring import Ring, is_held_out, is_repeated
-from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment
+from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment, from_wire
 from tfagents_system.worker.rollout import SegmentBuilder
 
 LENGTHS = (9, 1, 4, 13, 2, 6)
@@ -32,7 +32,7 @@ def fill(folder: Path, max_steps: int, reach: tuple[int, int], lengths: tuple[in
 
     def send(segment: Segment) -> None:
         segment.incarnation, segment.number = 1, next(numbers)
-        arrived = Segment.from_wire(segment.to_wire(), LAYOUT)
+        arrived = from_wire(segment.to_wire(), LAYOUT)[0]
         assert arrived.num_starts == segment.num_starts and ring.append(arrived)
 
     for episode, length in enumerate(lengths):
@@ -161,4 +161,4 @@ def test_impossible_leads_are_refused(changes):
         fields[header[name]] = getattr(changes, name, 0)
     fields[header["new_steps"]] = 3 - max(0, fields[header["lead"]])
     with pytest.raises(MalformedSegmentError, match="impossible header"):
-        Segment.from_wire(arrays, LAYOUT)
+        from_wire(arrays, LAYOUT)[0]

@@ -6,7 +6,7 @@ import pytest
 from tests.support.draws import draw_sequences, draw_transitions
 from tests.support.frames_for_tests import recorded_envs
 from tfagents_system.replay.ring import Ring
-from tfagents_system.transport.segments import Layout, Segment
+from tfagents_system.transport.segments import Layout, from_wire
 from tfagents_system.worker.actors import RandomActor
 from tfagents_system.worker.rollout import Rollout, SegmentBuilder
 
@@ -38,7 +38,7 @@ class Collected:
 
     def _send(self, segment):
         segment.incarnation, segment.number = 1, len(self.segments)
-        arrived = Segment.from_wire(segment.to_wire(), self.layout)
+        arrived = from_wire(segment.to_wire(), self.layout)[0]
         self.segments.append(arrived)
         assert self.ring.append(arrived)
 

@@ -12,7 +12,7 @@ from tfagents_system.checks.schedules import Schedule
 from tfagents_system.replay import sampling
 from tfagents_system.replay.ring import Ring
 from tfagents_system.replay.sampling import DrawSettings, MiniRaces, TransitionForm, draw_times, experience, mini_race
-from tfagents_system.transport.segments import Column, Layout, MalformedSegmentError, Segment
+from tfagents_system.transport.segments import Column, Layout, MalformedSegmentError, from_wire
 
 
 def assert_uniform(counts):
@@ -176,8 +176,8 @@ def test_returns_travel_are_stored_and_are_drawn_with_their_steps(tmp_path):
         segment = numbered_segment(number=number, steps=3 + number % 5)
         segment.returns = segment.reward + 0.5
         with pytest.raises(MalformedSegmentError, match="arrays but found"):
-            Segment.from_wire(segment.to_wire(), LAYOUT)
-        assert ring.append(Segment.from_wire(segment.to_wire(), layout))
+            from_wire(segment.to_wire(), LAYOUT)[0]
+        assert ring.append(from_wire(segment.to_wire(), layout)[0])
     ring = Ring.open(tmp_path / "ring", layout, 60, slack_rows=20)
     assert ring.verify() == 0 and ring.total_rows > ring.num_rows
     rng = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from tf_agents.trajectories import time_step as ts
 from tests.support.fakes import FakeParams
 from tests.support.fed_builder import FedEpisode
 from tfagents_system.replay.ring import Ring
-from tfagents_system.transport.segments import Layout, Segment
+from tfagents_system.transport.segments import Layout, Segment, from_wire
 from tfagents_system.worker.rollout import SegmentBuilder
 
 REACH = 1.5  # A goal is reached within that.
@@ -100,7 +100,7 @@ class Writer:
     def send(self, worker: int, segment: Segment) -> None:
         number = self.numbers[worker] = self.numbers.get(worker, -1) + 1
         sent = dataclasses.replace(segment, worker_id=worker, incarnation=1, number=number)
-        assert self.ring.append(Segment.from_wire(sent.to_wire(), self.ring.layout))
+        assert self.ring.append(from_wire(sent.to_wire(), self.ring.layout)[0])
 
 
 class Episode:

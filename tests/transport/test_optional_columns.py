@@ -13,7 +13,6 @@ from tfagents_system.transport.segments import (
     OPTIONAL_COLUMNS,
     Layout,
     MalformedSegmentError,
-    Segment,
     from_wire,
     run_layout,
     to_wire,
@@ -83,7 +82,7 @@ def test_they_come_through_wire_and_ring(tmp_path, layout, history):
 def test_malformed_ones_are_refused(name, wrong, told):
     segment = dataclasses.replace(full_segment(), **{name: wrong})
     with pytest.raises(MalformedSegmentError, match=told):
-        Segment.from_wire(segment.to_wire(), ALL)
+        from_wire(segment.to_wire(), ALL)[0]
 
 
 def flat(self, observation):

@@ -22,7 +22,7 @@ CAPACITY, SLACK = 60, 24
 
 def test_wire_round_trip_keeps_every_field():
     sent = numbered_segment(worker_id=3, number=7, steps=4, incarnation=10**18, iteration=-1, end_of_iteration=True)
-    received = Segment.from_wire(sent.to_wire(), LAYOUT)
+    received = from_wire(sent.to_wire(), LAYOUT)[0]
     for field in dataclasses.fields(Segment):
         np.testing.assert_equal(getattr(received, field.name), getattr(sent, field.name), err_msg=field.name)
 
@@ -66,13 +66,13 @@ def test_what_does_not_fit_is_refused_by_name(index, change, message):
     arrays = numbered_segment().to_wire()
     arrays[index] = change(arrays[index])
     with pytest.raises(MalformedSegmentError, match=message):
-        Segment.from_wire(arrays, LAYOUT)
+        from_wire(arrays, LAYOUT)[0]
 
 
 @given(st.lists(st.sampled_from([np.int64, np.float32, np.uint8]), max_size=8), st.integers(0, 9))
 def test_arbitrary_arrays_never_raise_anything_else(dtypes, size):
     with pytest.raises(MalformedSegmentError):
-        Segment.from_wire([np.zeros(size, dtype) for dtype in dtypes], LAYOUT)
+        from_wire([np.zeros(size, dtype) for dtype in dtypes], LAYOUT)[0]
 
 
 # Several in an item.
@@ -122,7 +122,7 @@ def test_bundles_leave_the_bytes_that_single_segments_leave(tmp_path_factory, se
     singly = Ring.open(folder / "singly", LAYOUT, CAPACITY, SLACK)
     together = Ring.open(folder / "together", LAYOUT, CAPACITY, SLACK)
     for alone in segments:
-        assert singly.append(Segment.from_wire(alone.to_wire(), LAYOUT))
+        assert singly.append(from_wire(alone.to_wire(), LAYOUT)[0])
     remaining = iter(segments)
     for count in cuts:
         if bundle := list(itertools.islice(remaining, count)):

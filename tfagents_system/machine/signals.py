@@ -142,15 +142,13 @@ def is_orphan(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def die_with_parent(number: signal.Signals | None = None) -> None:
-    """Makes the kernel stop this process when its supervisor dies, however that happens. Does nothing off Linux.
+    """Makes the kernel stop this process when its supervisor dies, however that happens.
 
     Call it first in main(): it ends the process at once if the supervisor is gone already.
 
     Args:
       number: The signal that it gets, by default `role_stop_signal`.
     """
-    if not sys.platform.startswith("linux"):
-        return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number or role_stop_signal()), 0, 0, 0)
     # A supervisor that died before the line above sends nothing any more.
     if is_orphan():
@@ -166,10 +164,9 @@ def end_as_orphan(deadline_secs: float) -> None:
     """
 
     def watch() -> None:
-        if sys.platform.startswith("linux"):
-            libc, number = ctypes.CDLL(None), int(signal.SIGRTMAX)  # Its handler gets its number, 64.
-            libc.signal(number, ctypes.cast(libc.alarm, ctypes.c_void_p))
-            libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+        libc, number = ctypes.CDLL(None), int(signal.SIGRTMAX)  # Its handler gets its number, 64.
+        libc.signal(number, ctypes.cast(libc.alarm, ctypes.c_void_p))
+        libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
         while not is_orphan():
             time.sleep(_ORPHAN_SECS)
         signal.setitimer(signal.ITIMER_REAL, deadline_secs)  # In place of that alarm.

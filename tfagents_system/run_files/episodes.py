@@ -11,7 +11,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -73,22 +73,17 @@ def load_episode(path: Path, setting: str) -> RecordedEpisode:
       UserError: It is no recorded episode.
     """
     try:
-        with path.open("rb") as file:
-            return _read(file)
+        with np.load(path, allow_pickle=False) as arrays:
+            lists = {name: arrays[name] for name in arrays.files if name != _ABOUT}
+            episode = RecordedEpisode(lists=lists, **json.loads(str(arrays[_ABOUT])))
+        if any(values.ndim < 1 or len(values) != len(episode) for values in lists.values()):
+            raise ValueError("its lists have different lengths")
+        return episode
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise UserError(
             f"{setting}={path} is no recorded episode ({error}): give a file of episodes/ in a run directory, which "
             "keep_best_episodes writes"
         ) from None
-
-
-def _read(file: BinaryIO) -> RecordedEpisode:
-    with np.load(file, allow_pickle=False) as arrays:
-        lists = {name: arrays[name] for name in arrays.files if name != _ABOUT}
-        episode = RecordedEpisode(lists=lists, **json.loads(str(arrays[_ABOUT])))
-    if any(values.ndim < 1 or len(values) != len(episode) for values in lists.values()):
-        raise ValueError("its lists have different lengths")
-    return episode
 
 
 def action_names(paths: list[tuple[Any, ...]]) -> list[str]:

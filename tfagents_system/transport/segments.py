@@ -287,12 +287,6 @@ class Segment:
         """See `to_wire`."""
         return to_wire([self])
 
-    @classmethod
-    def from_wire(cls, arrays: Sequence[np.ndarray], layout: Layout) -> Segment:
-        """The only segment of an item; see `from_wire`."""
-        (segment,) = from_wire(arrays, layout)
-        return segment
-
     @property
     def arrays(self) -> list[np.ndarray]:
         """Those of the columns, in the order of `Layout.on_the_wire`."""
