@@ -519,7 +519,12 @@ class Hyperparameters:
     greedy_episode_share: Annotated[float, number_in(0, 1), MayChange] = 0.0
     """Share of each worker's episodes, after the first random ones, that the greedy policy collects."""
     noise_hold_steps: Annotated[
-        int | None, rules.integer_in(1, 1000), "steps", ByAlgorithm(1), Unless("algorithm", _OF_VALUES), MayChange
+        int | None,
+        rules.integer_in(1, 1000),
+        "steps",
+        ByAlgorithm(1, flash_sac=16),
+        Unless("algorithm", _OF_VALUES),
+        MayChange,
     ] = None
     """Longest time K that exploration noise is held: each draw is for k = 1 to K steps, with a probability proportional
     to k^-2 (FlashSAC, arXiv 2604.04539), with the newest mean and deviation in each of them. Actors that workers
