@@ -183,7 +183,8 @@ def test_actions_have_boltzmanns_density_and_values_are_those_of_the_rewards(
     # Categorical critics learn from rewards in deviations of the return: of random actions sqrt(1 / 6).
     scaled_alpha = alpha * (np.sqrt(6.0) if attributes in CATEGORICAL else 1.0)
     settings = {**attributes, "learn_entropy_coef": False, "sac_log_alpha": float(np.log(scaled_alpha))}
-    trained = learner(tmp_path, IndifferentBandit, 1, 1000, **settings)
+    is_normed = attributes.get("algorithm") in ("xqc", "flash_sac")  # Weights of norm 1 change more slowly.
+    trained = learner(tmp_path, IndifferentBandit, 1, 1000, 3 * UPDATES if is_normed else UPDATES, **settings)
     assert scaled_alpha * trained.reward_divisor == pytest.approx(alpha, rel=0.05)
     assert np.all(q_errors(trained, PAID, ACTIONS[:, 0]) < 0.1)
     assert np.all(q_errors(trained, UNPAID, 0.0) < 0.1)
