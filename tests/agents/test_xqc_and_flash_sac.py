@@ -15,10 +15,10 @@ from tests.support.tiny_agents import (
     ACT,
     ACTION,
     ACTOR_RATE,
-    ALPHA_RATE,
     CRITIC_RATE,
     OBS,
     OBSERVATION,
+    SGD,
     B,
     Minibatch,
     project,
@@ -31,7 +31,7 @@ from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.agents.layers import FlashBlock
 from tfagents_system.replay.sampling import TransitionForm
 
-GAMMA, TAU, ATOMS = 0.9, 0.25, np.linspace(-2.0, 2.0, 11)
+GAMMA, TAU, ALPHA_RATE, ATOMS = 0.9, 0.25, 0.05, np.linspace(-3.0, 3.0, 11)
 PERIODS = {"xqc": 3, "flash_sac": 2}
 TARGET_ENTROPY = {"xqc": -0.5 * ACT, "flash_sac": 0.5 * ACT * np.log(2.0 * np.pi * np.e * 0.15**2)}
 EPSILON, CORRECTION = {"xqc": 1e-3, "flash_sac": 1e-5}, {"xqc": 0, "flash_sac": 1}
@@ -190,10 +190,10 @@ def build(algorithm: str, seed: int = 4, units: tuple[int, ...] = (8, 8)) -> Any
         algorithm=algorithm,
         actor_fc_layer_params=units,
         critic_joint_fc_layer_params=units,
-        categorical={"num_atoms": 11, "value_range": (-2, 2)},
+        categorical={"num_atoms": 11, "value_range": (-3, 3)},
         discount=GAMMA,
         target_update_tau=TAU,
-        sac_log_alpha=-1.0,
+        sac_log_alpha=-3.0,
         learning_rate=3e-3,
     )
 
@@ -221,11 +221,13 @@ def assert_same(algorithm: str, ours: Any, expected: Network, what: str) -> None
 @both
 def test_an_update_with_the_actors_step(algorithm: str) -> None:
     agent, batch = with_sgd(scrambled(build(algorithm))), Minibatch()
+    agent.alpha_optimizer = SGD(ALPHA_RATE)
     agent.train_step_counter.assign(PERIODS[algorithm] - 1)
     reference = Reference(algorithm, agent)
     noise = np.random.default_rng(9).standard_normal((B if algorithm == "xqc" else 2 * B, ACT)).astype(np.float32)
     reference.update(batch, noise)
     measured = update_once(agent, batch.transition(), [[batch.next_noise], [noise]])
+    assert float(measured["clipped_mass"][0]) < 0.2, "else targets do not depend on distributions"
     for name, value in reference.numbers.items():
         np.testing.assert_allclose(measured[name][0], value, **CLOSE, err_msg=name)
     for name in ("critics", "targets"):
