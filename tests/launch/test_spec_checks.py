@@ -196,12 +196,6 @@ def test_the_first_and_the_last_value_of_a_range_are_tried(bad: float) -> None:
 
 def test_a_parameter_that_changes_nothing_is_noted() -> None:
     class Deaf(CounterEnv):
-        wind_power = 1.0
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.wind_power = 2.0
-
         def set_state(self, state: Any) -> None:
             pass
 
