@@ -18,7 +18,6 @@ from tests.support import shell
 from tests.support.documents import ROOT, blocks_of
 from tests.support.fakes import agent_of
 from tests.support.login_node import User
-from tests.support.run_variables import run_variables
 from tests.support.tiny_agents import ACTION, OBSERVATION
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.checks.findings import Findings
@@ -30,6 +29,7 @@ from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.replay.sampling import TransitionForm
 from tfagents_system.settings import params_check
 from tfagents_system.settings.load_params import load_env_config, load_params_class
+from tfagents_system.settings.variables import RunVariables, read_variables
 
 DOCS = ROOT / "docs"
 
@@ -66,7 +66,7 @@ def test_the_cart_passes_every_check_of_a_start(tmp_path: Path) -> None:
     cart = tmp_path / "cart"
     told = shell.run("bash", "-c", f"set -a; source {cart}/vars.sh; env").stdout
     environ = dict(line.split("=", 1) for line in told.splitlines() if line.startswith("SAC_"))
-    variables = run_variables(environ, vars_file=cart / "vars.sh", root=ROOT)
+    variables = RunVariables(**read_variables(environ, vars_file=cart / "vars.sh", root=ROOT)[0])
     assert (variables.exp_name, variables.num_collect_workers) == ("cart", 2)
     params = load_params_class(variables.params)(load_env_config(variables.config))
     assert params.env_ctor().mass == 1.0 and not params_check.check_params(params)

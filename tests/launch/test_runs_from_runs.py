@@ -16,7 +16,6 @@ from tf_agents.specs import array_spec, tensor_spec
 from tests.support import prepared_runs
 from tests.support.checkpoints_for_tests import checkpoints_of
 from tests.support.prepared_runs import prepare_run, train, variables_of_run
-from tests.support.run_variables import run_variables
 from tests.support.settings_for_tests import variables_with
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.envs.specs import save_specs
@@ -30,6 +29,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import taken_by
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.resolved import Overrides
+from tfagents_system.settings.variables import read_variables
 from tfagents_system.trainer.iteration_plan import TrainerState
 from tfagents_system.trainer.learner import Learner
 from tfagents_system.transport.tables import Snapshot
@@ -104,7 +104,7 @@ def test_a_run_begins_with_its_copy_once(
     assert f"another run: {tmp_path / 'other'}: " in capsys.readouterr().out
     paths = RunPaths(tmp_path / "run")
     os.rename(tmp_path / "other", tmp_path / "elsewhere")
-    assert run_variables(environ, vars_file=None, root=tmp_path), "nobody needs the other run any more"
+    assert not read_variables(environ, vars_file=None, root=tmp_path)[1], "nobody needs the other run any more"
     for start in range(2):  # Until there is a checkpoint, each start begins.
         learner = learner_of(paths)
         np.testing.assert_equal(actor(learner.agent), actor(other), f"start {start}")

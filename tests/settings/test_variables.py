@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.machines import flat
-from tests.support.run_variables import run_variables
 from tfagents_system.errors import UserError
 from tfagents_system.launch.cpus import plan_for
 from tfagents_system.settings.variables import (
@@ -36,7 +35,10 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def read(environ: dict[str, str], folder: Path) -> RunVariables:
-    return run_variables(environ, vars_file=folder / "vars.sh", root=ROOT)
+    values, findings = read_variables(environ, vars_file=folder / "vars.sh", root=ROOT)
+    if findings:
+        raise UserError(*findings)
+    return RunVariables(**values)
 
 
 def test_reads_the_required_ones_and_fills_in_defaults(environ: dict[str, str], tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from tests.support.ports import free_port
-from tests.support.run_variables import run_variables
 from tfagents_system import run
 from tfagents_system.errors import EXIT_DONE, TERMS, UserError, in_callers_terms
 from tfagents_system.examples.racing.environment import RacingEnvironment
@@ -26,7 +25,7 @@ from tfagents_system.examples.racing.trajectory_reward import read_points
 from tfagents_system.machine.claims import COLLECT, EXPERT, TEST
 from tfagents_system.settings.load_params import load_params
 from tfagents_system.settings.params_check import check_params
-from tfagents_system.settings.variables import RunVariables
+from tfagents_system.settings.variables import RunVariables, read_variables
 from tfagents_system.tmrl import __main__ as tmrl
 from tfagents_system.tmrl.keys import DEFAULT_CONFIG, Config, read_keys
 from tfagents_system.transport import credentials
@@ -74,7 +73,7 @@ def variables_of(command: list[str], **given: str) -> dict[str, str]:
 
 
 def read(command: list[str]) -> RunVariables:
-    return run_variables(variables_of(command), vars_file=Path(command[2]), root=tmrl.ROOT.parent)
+    return RunVariables(**read_variables(variables_of(command), vars_file=Path(command[2]), root=tmrl.ROOT.parent)[0])
 
 
 def settings_of(command: list[str]) -> dict[str, Any]:
