@@ -190,6 +190,19 @@ def test_a_worker_that_goes_back_to_an_earlier_iteration_collects_the_same_again
         assert [start.collect(iteration) for iteration in range(first, end)] == expected[first:end], (first, end)
 
 
+def test_noise_is_held_on_where_no_episode_is_under_way(tmp_path):
+    start, again = Start("held noise", tmp_path, 0), Start("held noise", tmp_path, 1)
+    start.collect(0)
+    start.collector.give_up_episodes()
+    start.collector._write()
+    (cut,) = cuts_until(RunPaths(tmp_path).journal("worker_1"), 0)
+    assert cut.number == -1
+    again.collector._begin_steps(1, again.actor)
+    held, remembered = start.newest.policy.memory(0), again.newest.policy.memory(0)
+    assert np.abs(held[0]).min() > 0.0
+    np.testing.assert_equal(remembered, held)
+
+
 def test_observers_see_each_episode_from_its_beginning(tmp_path, whole):
     _, expected = whole("plain")
     last = Start("plain", tmp_path, 1)
