@@ -28,7 +28,12 @@ CONTINUOUS: dict[str, dict[str, Any]] = {
     "crossq": {"algorithm": "crossq", "actor_update_period": 1, "batch_renormalization": {"warmup_steps": 150}},
     "sac with categories": {"critic_head": "categorical"},
     "xqc": {"algorithm": "xqc", "actor_update_period": 1},
-    "flash_sac": {"algorithm": "flash_sac", "actor_update_period": 1},
+    "flash_sac": {
+        "algorithm": "flash_sac",
+        "actor_update_period": 1,
+        "actor_fc_layer_params": (32,),  # One block.
+        "critic_joint_fc_layer_params": (32,),
+    },
 }
 CATEGORICAL = list(CONTINUOUS.values())[-3:]
 DISCRETE: dict[str, dict[str, Any]] = {
