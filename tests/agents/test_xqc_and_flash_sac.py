@@ -35,7 +35,7 @@ GAMMA, TAU, ALPHA_RATE, ATOMS = 0.9, 0.25, 0.05, np.linspace(-3.0, 3.0, 11)
 PERIODS = {"xqc": 3, "flash_sac": 2}
 TARGET_ENTROPY = {"xqc": -0.5 * ACT, "flash_sac": 0.5 * ACT * np.log(2.0 * np.pi * np.e * 0.15**2)}
 EPSILON, CORRECTION = {"xqc": 1e-3, "flash_sac": 1e-5}, {"xqc": 0, "flash_sac": 1}
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 both = pytest.mark.parametrize("algorithm", PERIODS)
 
 # Networks in float64: a list of layers, each a dictionary of variables. TensorFlow differentiates the formulas.
@@ -300,10 +300,11 @@ def test_norms_and_statistics_after_100_updates_and_a_restart(algorithm: str, tm
         for one, other in zip(critic.variables, target.variables, strict=True):
             np.testing.assert_array_equal(one, other.numpy(), "targets begin as the critics, projected")
     rng, outer = np.random.default_rng(0), (100, B)
-    seen, following = np.float32(rng.standard_normal((2, *outer, OBS)))
-    action, reward = np.tanh(rng.standard_normal((*outer, ACT))), rng.standard_normal(outer)
+    seen, following = rng.standard_normal((2, *outer, OBS)).astype(np.float32)
+    action = np.tanh(rng.standard_normal((*outer, ACT))).astype(np.float32)
+    reward = rng.standard_normal(outer).astype(np.float32)
     update = BlockUpdate(agent, B, TransitionForm(), seed=1)
-    update([seen, np.float32(action), np.float32(reward), np.ones(outer, np.float32), following])
+    update([seen, action, reward, np.ones(outer, np.float32), following])
     assert int(agent.train_step_counter) == 100
     for begun, target, critic in zip(first, agent.targets, agent.critics, strict=True):
         for old, new, of_critic in zip(begun, arrays_of(target), arrays_of(critic), strict=True):
