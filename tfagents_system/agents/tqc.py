@@ -40,7 +40,8 @@ class Tqc(Sac):
     def value_of(self, outputs: tf.Tensor) -> tf.Tensor:
         return tf.reduce_mean(outputs, axis=-1)
 
-    value_of_targets = value_of
+    def value_of_targets(self, td_targets: tf.Tensor) -> tf.Tensor:
+        return self.value_of(td_targets)
 
     def actor_value(self, values: list[tf.Tensor]) -> tf.Tensor:
         """The mean of all quantiles of all critics, none dropped."""

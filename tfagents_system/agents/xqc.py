@@ -47,9 +47,7 @@ class Xqc(Crossq):
     def project(self, layer: Any) -> None:
         """Gives the weights of a layer their norm: of a linear one each column 1."""
         if isinstance(layer, tf.keras.layers.Dense):
-            squares = tf.square(layer.kernel)
-            norms = tf.matmul(tf.ones([1, squares.shape[0]]), squares)  # The fastest sums over rows on a CPU.
-            layer.kernel.assign(layer.kernel * tf.math.rsqrt(tf.maximum(norms, 1e-12)))  # Columns of zeros stay.
+            layer.kernel.assign(tf.math.l2_normalize(layer.kernel, axis=0))
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[tf.Variable], optimizer: Optimizer) -> None:
         super().apply(gradients, variables, optimizer)
