@@ -28,7 +28,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 ATTRIBUTES = described_by(TrainParamsBase)
 NAMES = {variable.name for variable in VARIABLES}
 # Modules of readers, and of packages that readers install.
-THEIRS = {"my_robot", "my_cart", "numpy_policy", "gymnasium_robotics"}
+THEIRS = {"my_robot", "my_cart", "numpy_policy", "gymnasium_robotics", "envpool"}
 SBATCH = {"--time", "--partition"}
 PROGRAMS = {
     ":", "[", "apptainer", "cd", "conda", "docker", "echo", "fi", "grep", "if", "mkdir", "mktemp", "openssl", "pip",
