@@ -198,6 +198,43 @@ class Drawing(Counter):
         return self._observe(), reward, False, False, {"log/built": self.built, "log/first": self.first}
 
 
+class Lane(Counter):
+    """Draws numbers, and ends by them; tells words and numbers."""
+
+    observation_space = spaces.Dict(
+        drawn=spaces.Box(-np.inf, np.inf, (2,), np.float64),
+        camera=spaces.Box(0, 255, (2, 3, 1), np.uint8),
+        gear=spaces.Discrete(3, start=1),
+        pair=spaces.Tuple((spaces.MultiBinary(2), spaces.Box(0.0, 9.0, (), np.float32))),
+    )
+
+    def _observe(self):
+        drawn = np.array([self.np_random.uniform(), self.mass])
+        pair = np.array([self.steps % 2, 1], np.int8), np.float32(self.steps)
+        camera = np.full((2, 3, 1), 10 * self.steps, np.uint8)
+        return {"drawn": drawn, "camera": camera, "gear": 1 + self.steps % 3, "pair": pair}
+
+    def step(self, action):
+        assert action.dtype == np.float64 and action.flags.writeable
+        observation, _, _, _, info = super().step(action)
+        drawn = observation["drawn"][0]
+        terminated, truncated = bool(drawn < 0.2), self.steps == 5
+        info |= {"record/track": "abc"[self.steps % 3], "log/word": "word"}
+        info["is_success"] = bool(drawn < 0.1)
+        if drawn > 0.5:
+            info["log/large"] = drawn
+        return observation, drawn + 0.5 * float(action[1]), terminated, truncated, info
+
+
+def lanes(does="", mode="NextStep", is_async=False):
+    from gymnasium import vector
+
+    makes = [lambda: Lane("player " if does == "player" else ""), Lane, lambda: Lane(does)]
+    if is_async:
+        return vector.AsyncVectorEnv(makes, autoreset_mode=vector.AutoresetMode(mode))
+    return vector.SyncVectorEnv(makes, autoreset_mode=vector.AutoresetMode(mode))
+
+
 class Goals(Counter):
     def compute_reward(self, achieved_goal, desired_goal, info):
         assert info == {} and achieved_goal.flags.writeable

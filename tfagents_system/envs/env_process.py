@@ -21,9 +21,10 @@ from typing import Any, NoReturn
 import numpy as np
 from absl import logging
 
-from tfagents_system.envs.env_server import TRACE_SIGNAL, Connection, pack, unpack
+from tfagents_system.envs.env_server import TRACE_SIGNAL, Connection, SharedMemory, pack, unpack
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentProcessError, line_of_trace
-from tfagents_system.envs.gym_driver import Backend, StepResult
+from tfagents_system.envs.gym_driver import Backend
+from tfagents_system.envs.vector_driver import LanesStep
 from tfagents_system.errors import UserError
 from tfagents_system.machine import processes
 from tfagents_system.train_params_base import TrainParamsBase
@@ -94,7 +95,7 @@ class ProcessSettings:
 
 
 class EnvProcess(Backend):
-    """An environment that runs in its own process.
+    """An environment that runs in its own process: a single one, or a vector environment.
 
     Args:
       settings: Interpreter and timeouts.
@@ -126,9 +127,10 @@ class EnvProcess(Backend):
         self._dead: str | None = None  # Why it can't be used any more.
         self._process: subprocess.Popen[bytes] | None = None
         self._mark = f"{os.getpid()}.{time.monotonic_ns()}"
-        self._trace = os.memfd_create("trace")
+        self._memory: SharedMemory | None = None  # Of a vector environment.
+        self._trace, self._memory_fd = os.memfd_create("trace"), os.memfd_create("memory")
         try:
-            self._process, connection = _start(settings.python, self._mark, self._trace)
+            self._process, connection = _start(settings.python, self._mark, self._trace, self._memory_fd)
             self._connection = Connection(connection)
             self.pid = self._process.pid
             self._build(params, what)
@@ -148,7 +150,10 @@ class EnvProcess(Backend):
             hint = ": import inside the hooks what only one side has" if "No module named" in str(error) else ""
             where = f"{hint} (SAC_ENV_PYTHON={self._settings.python})"
             raise UserError(*(f"{finding}{where}" for finding in error.findings)) from None
-        self._name, self.action_spaces, self.observation_spaces, frames_per_second, goal_functions = answer
+        self._name, frames_per_second, goal_functions, memory_bytes, attributes = answer
+        vars(self).update(attributes)
+        if memory_bytes:
+            self._memory = SharedMemory(self._memory_fd, memory_bytes)
         self.metadata = {"render_fps": frames_per_second}
         for name in goal_functions:  # The other side passes an empty `info`.
             setattr(self, name, lambda achieved, desired, info, name=name: self._call(name, achieved, desired))
@@ -171,8 +176,17 @@ class EnvProcess(Backend):
         self._seed_for_reset = self._evaluation_episode = None
         return unpack(self._call("reset", seed, episode))
 
-    def step(self, action: Any) -> StepResult:
-        """Takes a step; the info contains only what training uses."""
+    def reset_lanes(self, mask: np.ndarray) -> dict[int, Any]:
+        return {lane: unpack(packed) for lane, packed in self._call("reset_lanes", mask).items()}
+
+    def step(self, action: Any) -> Any:
+        """Takes a step; infos contain only what training uses, and observations of lanes are valid until the next."""
+        if (memory := self._memory) is not None:
+            memory.clear()
+            observation, columns, last, infos = self._call("step", pack(action, memory))
+            columns = {name: column.copy() for name, column in unpack(columns, memory).items()}
+            last = {lane: unpack(packed, memory) for lane, packed in last.items()}
+            return LanesStep(unpack(observation, memory), infos=infos, last=last, **columns)
         packed, *rest = self._call("step", pack(action))
         reward, discount, is_over, info = rest
         return unpack(packed), reward, discount, is_over, info
@@ -261,6 +275,7 @@ class EnvProcess(Backend):
         if self._trace < 0:
             return
         os.close(self._trace)
+        os.close(self._memory_fd)
         self._trace = -1
         if (process := self._process) is None:
             return
@@ -282,10 +297,10 @@ class EnvProcess(Backend):
         return line_of_trace(self._trace_text(), "env_server.py")
 
 
-def _start(python: Path, mark: str, trace: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _start(python: Path, mark: str, *memory_fds: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair()
     with theirs:
-        descriptors = (theirs.fileno(), trace)
+        descriptors = (theirs.fileno(), *memory_fds)
         command = [str(python), "-c", _BOOT, str(_ROOT), *map(str, descriptors), str(os.getpid())]
         try:
             process = subprocess.Popen(

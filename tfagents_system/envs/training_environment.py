@@ -15,13 +15,14 @@ from tf_agents.trajectories import time_step as ts
 
 from tfagents_system.envs import rendering
 from tfagents_system.envs.actions import ActionHistory, actions_of, is_finite, mask_leaf
-from tfagents_system.envs.backends import LanesStep, make_backend
+from tfagents_system.envs.backends import make_backend
 from tfagents_system.envs.faults import EnvironmentFault
 from tfagents_system.envs.gym_driver import ACTION_MASK, RECORD_PREFIX, GoalFunctions, set_evaluation_episode
 from tfagents_system.envs.history import ACTION_HISTORY, leaf_names
 from tfagents_system.envs.observations import ObservationWriter
 from tfagents_system.envs.real_time import device_of
 from tfagents_system.envs.specs import Bounds, action_spec_of, observation_spec_of
+from tfagents_system.envs.vector_driver import LanesStep
 from tfagents_system.errors import UserError
 
 Potential = Callable[[Any], float]  # From an observation.

@@ -495,8 +495,8 @@ class EnvironmentTrial:
     def _apart(self, env: TrainingEnvironment, kind: str) -> str:
         """How each environment gets a process."""
         others = "SAC_EVAL_WORKERS=1" if kind == EVAL else "SAC_ENVS_PER_WORKER=1 with more SAC_NUM_COLLECT_WORKERS"
-        is_single = not (env.is_vector or isinstance(env.user_env, py_environment.PyEnvironment))
-        return f"{f'SAC_ENV_PYTHON={sys.executable} or ' if is_single else ''}{others} gives each a process"
+        is_ours = isinstance(env.user_env, py_environment.PyEnvironment)
+        return f"{'' if is_ours else f'SAC_ENV_PYTHON={sys.executable} or '}{others} gives each a process"
 
     def _compare_seeds(self, episode: Episode) -> None:
         """Whether the same seed gives the same episode twice."""
