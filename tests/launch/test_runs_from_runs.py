@@ -242,5 +242,6 @@ def test_an_agent_of_other_actions_is_told_and_their_experience_refused(
     imported(tmp_path, "rows", 20).rename(tmp_path / "other" / "replay")
     for path in (tmp_path / "other/replay/specs.pbtxt",):
         path.unlink(missing_ok=True)
-    with pytest.raises(UserError, match="give the action space the same bounds, or action_table the same rows"):
+    same = r"give the actions the same bounds \(action_bounds\), or action_table the same rows"
+    with pytest.raises(UserError, match=same):
         prepare_run({**environ, "SAC_TAKE": "all", "SAC_EXP_DIR": str(tmp_path / "new")})

@@ -196,7 +196,7 @@ def _segments(source: str, conversion: Conversion, most: int, tell: Tell) -> Seg
             table = "\n  ".join(lines)
             raise UserError(
                 f"{source} holds other experience than this run collects:\n  {table}\nGive a run of the same "
-                "environment and settings (action_history, action_table, normalize_rewards, potential)"
+                "environment and settings (action_bounds, action_history, action_table, normalize_rewards, potential)"
             )
         return lambda: finite(stored.segments(), f"prior_data: {source}")
     episodes = stored_episodes(read_episodes(source, tell), conversion, source, tell, f"{source}: ")

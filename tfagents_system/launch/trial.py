@@ -562,7 +562,9 @@ def _compare_actions(taken: Taken, run_specs: tuple[Any, Any, Any], findings: Fi
     there, here = (", ".join(map(in_words, leaves)) for leaves in (theirs, ours))
     words = f"SAC_FROM={taken.source}: its actions are {there}, this run's {here} (bounds or order differ)"
     if taken.has_rows or any(leaf.rows is not None for leaf in (*ours, *theirs)):
-        raise UserError(f"{words}: give the action space the same bounds, or action_table the same rows, in order")
+        raise UserError(
+            f"{words}: give the actions the same bounds (action_bounds), or action_table the same rows, in order"
+        )
     findings.note(ANOTHER_RUN, f"{words}: the agent begins with other actions than it has learned")
 
 
