@@ -12,12 +12,12 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "tfagents_system"
 # Lines of each room. They are only ever lowered, unless an issue names a new ability for a room.
 BUDGETS = {
-    "agents": 3_980,
-    "benchmarks": 3_990,
+    "agents": 3_970,
+    "benchmarks": 4_140,
     "checks": 510,
     "cluster": 1_810,
-    "envs": 4_600,
-    "examples": 2_720,
+    "envs": 4_710,
+    "examples": 2_810,
     "experience": 1_040,
     "launch": 5_460,
     "machine": 1_310,
@@ -28,7 +28,7 @@ BUDGETS = {
     "run_files": 2_100,
     "settings": 2_560,
     "tasks": 890,
-    "tests": 48_090,
+    "tests": 48_310,
     "tmrl": 600,
     "top level": 2_510,
     "trainer": 2_170,
