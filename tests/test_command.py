@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import tfagents_system
 from tests.support.launching import ROOT
 from tfagents_system import command
 from tfagents_system.errors import NAME_VARIABLE, UserError
@@ -72,14 +73,20 @@ def test_help_of_a_command_begins_with_an_example(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert f"\n  {command.COMMANDS[name].example}\n" in done.stdout and "sage: " in done.stdout
         assert f"sage: sac {name}" in done.stdout
-    assert "sac export RUN ... is sac export --exp_dir RUN ...\n" in done.stdout
+    assert "sac export RUN ... is sac export --exp-dir RUN ...\n" in done.stdout
 
 
 def test_wrong_words_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    for word, told in (("stats", "sac stats is no command, sac status is: see"), ("fly", "sac fly is no command: see")):
+    for word, told in (
+        ("stats", "sac stats is no command, sac status is: see"),
+        ("fly", "sac fly is no command: see"),
+        ("tune", "sac tune is no command, sac tune-params is: see"),
+    ):
         with pytest.raises(UserError, match=told):
             command.main([word])
     assert command.main([]) == 2 and "Usage: sac COMMAND" in capsys.readouterr().err
+    assert command.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tfagents_system {tfagents_system.__version__}\n"
 
 
 # What they become.

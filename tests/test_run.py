@@ -136,7 +136,7 @@ def test_an_environment_that_can_not_be_drawn_is_played_without_a_video(
     other = tmp_path / "other.py"
     other.write_text(saved.params.read_text().replace("    def step(", "    render = None\n    def step("))
     lines = play(capsys, saved, "--num_episodes", "2", "--params", str(other), "--video_dir", str(tmp_path / "videos"))
-    assert lines[1].startswith("note: no video: Noisy can't be drawn (TypeError") and "--no_video" not in lines[1]
+    assert lines[1].startswith("note: no video: Noisy can't be drawn (TypeError") and "--no-video" not in lines[1]
     assert len(returns(lines)) == 2 and not (tmp_path / "videos").exists()
     with pytest.raises(UserError, match="a montage needs pictures"):
         play(capsys, saved, "--montage", "--params", str(other))
@@ -186,14 +186,14 @@ def test_files_that_are_missing_or_of_another_kind_are_named(saved: RunPaths, fl
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--num_episodes", "0"], ["--num_episodes must be a whole number of at least 1, found 0"]),
+        (["--num_episodes", "0"], ["--num-episodes must be a whole number of at least 1, found 0"]),
         (["--seed", "-1"], ["--seed must be a whole number of at least 0, found -1"]),
         (
             ["--montage", "--num_episodes", "7", "--seed=x", "--checkpoints", "best", "y"],
             [
                 *(f"{word} is no option: leave it out, or see --help" for word in ("--checkpoints", "best", "y")),
                 "--seed must be a whole number of at least 0, found x",
-                "--montage plays one episode of each checkpoint: leave out --num_episodes",
+                "--montage plays one episode of each checkpoint: leave out --num-episodes",
             ],
         ),
     ],
@@ -222,7 +222,7 @@ def test_policy_of_another_environment(saved: RunPaths, tmp_path: Path) -> None:
 def test_a_file_where_a_folder_is_written_to(saved: RunPaths, tmp_path: Path) -> None:
     file = tmp_path / "policy.npz"
     file.write_text("mine")
-    with pytest.raises(UserError, match="--video_dir=.*policy.npz is a file: give a folder"):
+    with pytest.raises(UserError, match="--video-dir=.*policy.npz is a file: give a folder"):
         run.main(["--exp_dir", str(saved.exp_dir), "--video_dir", str(file)])
     with pytest.raises(UserError, match="--out=.*policy.npz is a file: give a folder"):
         export.main(["--exp_dir", str(saved.exp_dir), "--out", str(file)])
@@ -278,7 +278,7 @@ def test_as_a_script_mistakes_exit_with_2_and_one_line(saved: RunPaths, tmp_path
 
 
 def test_another_policy_without_its_environment_is_refused(capsys: Any, saved: RunPaths) -> None:
-    with pytest.raises(UserError, match="give --exp_dir, or --params and --config"):
+    with pytest.raises(UserError, match="give --exp-dir, or --params and --config"):
         run.main(["--policy", str(saved.policies / "greedy_policy"), "--no_video"])
     with pytest.raises(UserError, match="--policy=nowhere.npz does not exist"):
         run.main(["--exp_dir", str(saved.exp_dir), "--policy", "nowhere.npz", "--no_video"])

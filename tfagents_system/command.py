@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from tfagents_system import __version__
 from tfagents_system.checks.rules import near_misses
 from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, NAME_VARIABLE, UserError, exit_with, run_name_of
 
@@ -58,10 +59,10 @@ _COMMANDS = (
     Command("compare", "report.compare", "curves of several runs together, with a table", "logs/reacher_task_*"),
     Command("track", "report.tracking", "send metrics that a run could not send", "logs/reacher"),
     Command("report", "report.page", "a run's curves, settings, videos in an HTML file", "logs/reacher --out r.html"),
-    Command("play", "run", "play a policy: returns and videos", "logs/reacher --num_episodes 5", (), "--exp_dir"),
-    Command("montage", "run", "three checkpoints in one video", "logs/reacher", ("--montage",), "--exp_dir"),
+    Command("play", "run", "play a policy: returns and videos", "logs/reacher --num-episodes 5", (), "--exp-dir"),
+    Command("montage", "run", "three checkpoints in one video", "logs/reacher", ("--montage",), "--exp-dir"),
     Command(
-        "export", "playing.export", "a policy as NumPy, TFLite or ONNX", "logs/reacher --out here", (), "--exp_dir"
+        "export", "playing.export", "a policy as NumPy, TFLite or ONNX", "logs/reacher --out here", (), "--exp-dir"
     ),
     Command("experience", "experience.command", "import, export and show experience", "show logs/reacher"),
     Command("racing", "examples.racing.recorder", "record rewards, check and time racing environments", "--help"),
@@ -92,11 +93,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(help_text())
         return EXIT_DONE
     command = COMMANDS.get(name)
+    if name in ("--version", "version"):
+        print(f"tfagents_system {__version__}")
+        return EXIT_DONE
     if command is None:
         if not name:
             print(help_text(), file=sys.stderr)
             return EXIT_BAD_INPUT
-        near = "".join(f", sac {known} is" for _, known in near_misses([name], COMMANDS, similarity=0.6))
+        longer = [known for known in COMMANDS if known.startswith(name)]
+        meant = longer or [known for _, known in near_misses([name], COMMANDS, similarity=0.6)]
+        near = f", sac {meant[0]} is" if meant else ""
         raise UserError(f"sac {name} is no command{near}: see sac --help")
     os.environ[NAME_VARIABLE] = sys.argv[0] = f"sac {name}"
     if {"-h", "--help"} & set(given):
@@ -120,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.path.append(here)
     module = importlib.import_module(f"tfagents_system.{command.target}")
     if command.positional and given and not given[0].startswith("-"):
-        given.insert(0, command.positional)  # `logs/reacher` becomes `--exp_dir logs/reacher`.
+        given.insert(0, command.positional)  # `logs/reacher` becomes `--exp-dir logs/reacher`.
     code: int = module.main([*command.first, *given])
     return code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import json
 import os
@@ -11,7 +12,7 @@ import select
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 NAME_VARIABLE = "TFAGENTS_COMMAND"  # Set by `sac`, such as `sac status`.
 TERMS = "TFAGENTS_TERMS"  # JSON: what the caller of a launcher knows other words for, and these.
@@ -60,6 +61,17 @@ def shown(value: object) -> str:
         return " ".join(_REPR.repr(value).split())
     except Exception:  # For example, an integer with more than 4300 digits.
         return f"<{type(value).__name__}>"
+
+
+class OptionParser(argparse.ArgumentParser):
+    """Takes options with underscores in the place of hyphens, too."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words: list[str] = []
+        for word in sys.argv[1:] if args is None else args:
+            name, *value = word.split("=", 1)
+            words.append("=".join([name.replace("_", "-") if name.startswith("--") else name, *value]))
+        return super().parse_known_args(words, namespace)
 
 
 def called_as(otherwise: str) -> str:

@@ -531,7 +531,7 @@ class Hyperparameters:
     can't compute in NumPy, such as those of images, need 1."""
     keep_best_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 0
     """Of the episodes collected since files were last edited, those of the highest returns are kept step by step in
-    `episodes/`. Each episode then begins with a seed of its own, so that `run.py --replay_actions` can repeat it."""
+    `episodes/`. Each episode then begins with a seed of its own, so that `run.py --replay-actions` can repeat it."""
 
     # Experience: what is drawn, and how much of it.
     updates_per_env_step: Annotated[

@@ -1,8 +1,8 @@
 """Plays a saved policy: returns, lengths, and a video of each episode.
 
-    python tfagents_system/run.py --exp_dir logs/minitaur --num_episodes 5 --checkpoint best --seed 108
-    python tfagents_system/run.py --exp_dir logs/minitaur --montage
-    python tfagents_system/run.py --replay_actions logs/minitaur/episodes/return_8.7_[...].npz
+    python tfagents_system/run.py --exp-dir logs/minitaur --num-episodes 5 --checkpoint best --seed 108
+    python tfagents_system/run.py --exp-dir logs/minitaur --montage
+    python tfagents_system/run.py --replay-actions logs/minitaur/episodes/return_8.7_[...].npz
     python tfagents_system/run.py --policy exported/policy.npz --params my_params.py --config my.json
 
 Needs TensorFlow and the environment, but no Reverb, and writes nothing but the videos.
@@ -24,7 +24,15 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, called_as, exit_with
+from tfagents_system.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    OptionParser,
+    UserError,
+    called_as,
+    exit_with,
+)
 from tfagents_system.playing.play import REPLAY, play, play_montage, replay, summary
 from tfagents_system.playing.saved_run import (
     checkpoint_in_words,
@@ -77,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run_paths(flags: argparse.Namespace) -> RunPaths | None:
     """The run directory; that of a recorded episode where none is given."""
     if flags.exp_dir is not None:
-        return RunPaths(find_path(flags.exp_dir, "--exp_dir", Path.is_dir))
+        return RunPaths(find_path(flags.exp_dir, "--exp-dir", Path.is_dir))
     if flags.replay_actions is None or flags.params is not None:
         return None
     paths = RunPaths(find_path(flags.replay_actions, REPLAY, Path.is_file).parent.parent)
@@ -97,43 +105,43 @@ def _what_is_played(flags: argparse.Namespace, paths: RunPaths | None) -> list[P
 
 def _video_dir(flags: argparse.Namespace, paths: RunPaths | None) -> Path:
     if flags.video_dir:
-        return output_folder(flags.video_dir, "--video_dir")
+        return output_folder(flags.video_dir, "--video-dir")
     return (paths.videos if paths else Path("videos")).absolute()
 
 
 def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """The options, and all that is wrong with them."""
-    parser = argparse.ArgumentParser(description="Plays a saved policy: returns, lengths, videos.", allow_abbrev=False)
-    parser.add_argument("--exp_dir", help="run directory, such as logs/minitaur")
+    parser = OptionParser(description="Plays a saved policy: returns, lengths, videos.", allow_abbrev=False)
+    parser.add_argument("--exp-dir", help="run directory, such as logs/minitaur")
     parser.add_argument("--params", help="Python file with TrainParams (default: the run's own copy)")
     parser.add_argument("--config", help="JSON of the environment (default: the run's own copy)")
-    parser.add_argument("--num_episodes", default=1, metavar="N", help="default: 1")
+    parser.add_argument("--num-episodes", default=1, metavar="N", help="default: 1")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--checkpoint", help="name in policies/checkpoints, latest, or best (default)")
     which.add_argument("--policy", help="another policy: a SavedModel, or a file or folder of sac export")
     which.add_argument("--montage", action="store_true", help="first, middle and best checkpoint in one video")
-    which.add_argument("--replay_actions", metavar="FILE", help="the actions of a recorded episode (episodes/*.npz)")
+    which.add_argument("--replay-actions", metavar="FILE", help="the actions of a recorded episode (episodes/*.npz)")
     parser.add_argument("--seed", default=0, metavar="N", help="for the environment (default: 0)")
-    parser.add_argument("--no_video", action="store_true", help="numbers only")
-    parser.add_argument("--video_dir", help="where videos go (default: videos/ in the run directory, or here)")
+    parser.add_argument("--no-video", action="store_true", help="numbers only")
+    parser.add_argument("--video-dir", help="where videos go (default: videos/ in the run directory, or here)")
     flags, further = parser.parse_known_args(arguments)
     findings = [f"{word} is no option: leave it out, or see --help" for word in further]
     for name, low in (("num_episodes", 1), ("seed", 0)):
         text = str(getattr(flags, name))
         if not text.isdecimal() or int(text) < low:
-            findings.append(f"--{name} must be a whole number of at least {low}, found {text}")
+            findings.append(f"--{name.replace('_', '-')} must be a whole number of at least {low}, found {text}")
         setattr(flags, name, max(low, int(text)) if text.isdecimal() else low)
     if flags.exp_dir is None and flags.policy is None and flags.replay_actions is None:
-        run = f"{command} RUN" if (command := called_as("")) else "--exp_dir RUN"
+        run = f"{command} RUN" if (command := called_as("")) else "--exp-dir RUN"
         findings.append(
             f"there is nothing to play: give a run directory ({run}), or --policy with --params and --config"
         )
     if flags.montage and flags.no_video:
-        findings.append("--montage is a video: leave out --no_video")
+        findings.append("--montage is a video: leave out --no-video")
     if flags.montage and flags.num_episodes != 1:
-        findings.append("--montage plays one episode of each checkpoint: leave out --num_episodes")
+        findings.append("--montage plays one episode of each checkpoint: leave out --num-episodes")
     if flags.replay_actions and (flags.num_episodes != 1 or flags.seed):
-        findings.append("--replay_actions repeats one episode with its own seed: leave out --num_episodes and --seed")
+        findings.append("--replay-actions repeats one episode with its own seed: leave out --num-episodes and --seed")
     return flags, findings
 
 

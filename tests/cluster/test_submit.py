@@ -333,7 +333,7 @@ def test_what_was_frozen_is_checked_before_it_is_queued(user: User, options: tup
     done = user.submit("--set", "discount=0.9", "--array=7-9", *options)
     assert done.returncode == 0 and "note  memory  it is tight\nchecked: nothing" in done.stderr
     command, given = (user.tools / "../env/bin/python.check").read_text().splitlines()
-    assert "/variables.sh" in command and command.endswith("--set=discount=0.9 --check")
+    assert "/variables.sh" in command and command.endswith("--set discount=0.9 --check")
     assert given == "job 0 task 7 memory 4500"
     assert len(user.calls) == (not options) and user.folder.joinpath("run_array").exists() == (not options)
 

@@ -163,7 +163,11 @@ def test_a_misspelt_name_is_told_with_the_one_that_is_meant(environ: dict[str, s
 
 def test_what_is_fixed_for_a_run_stays_and_is_told(environ: dict[str, str]) -> None:
     paths = begin(environ, "SAC_SEED=6")
-    settings = settle({**environ, "SAC_DETERMINISTIC": "1", "SAC_ENVS_PER_WORKER": ""}, "SAC_SEED=7")
+    other = {**environ, "SAC_DETERMINISTIC": "1", "SAC_ENVS_PER_WORKER": ""}
+    assert not settle(other | {"SAC_SEED": "7"}).findings, "a vars file may say so"
+    settings = settle(other, "SAC_SEED=7")
+    (finding,) = settings.findings
+    assert finding.startswith("--set SAC_SEED=7: this run began with SAC_SEED=6, which stays: leave it out, ")
     assert settings.notes == (
         "this run began with SAC_SEED=6, which stays; SAC_SEED=7 is ignored",
         "this run began with SAC_DETERMINISTIC=0, which stays; SAC_DETERMINISTIC=1 is ignored",

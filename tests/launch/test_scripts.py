@@ -50,25 +50,27 @@ def test_run_script_takes_a_vars_file(tmp_path: Path) -> None:
 
 def test_settings_may_stand_before_and_after_the_file(tmp_path: Path, activated: dict[str, str]) -> None:
     (tmp_path / "my.sh").write_text(GOOD_VARS)
-    options = ["--set", "SAC_SED=1", "my.sh", "--set=nonsense", "--set", "SAC_EXP_NAME=a b"]
+    options = ["--set", "SAC_SED=1", "my.sh", "--set=nonsense", "--name", "a b", "--seed=x", "--workers", "0"]
     done = run(ROOT / "run_script.sh", *options, cwd=tmp_path, **activated)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     for part in (
         "--set: SAC_SED is not a known variable",
         "--set nonsense: it must be NAME=VALUE",
         "SAC_PARAMS is missing",
+        "SAC_SEED",
+        "SAC_NUM_COLLECT_WORKERS",
     ):
         assert part in done.stderr
     done = run(ROOT / "run_script.sh", "my.sh", "--set", cwd=tmp_path)
     assert done.returncode == 2 and "--set needs NAME=VALUE" in done.stderr
     for options, told in (
-        (["my.sh", "--sett", "a=1"], "--sett is no option of ./run_script.sh: give --check, --set, "),
+        (["my.sh", "--sett", "a=1"], "--sett is no option of ./run_script.sh: give --check, --name, "),
         (["--fressh=3", "my.sh"], "--fressh is no option of ./run_script.sh: give --check, "),
         (
             ["my.sh", "--no_video"],
-            "--no_video is no option of ./run_script.sh: give --check, --set, --from, --take, --fresh or --keep",
+            "--no_video is no option of ./run_script.sh: give --check, --name, --seed, --workers, --set, ",
         ),
-        ([], "VARS.sh is missing: ./run_script.sh VARS.sh"),
+        ([], "VARS.sh is missing: ./run_script.sh VARS.sh, or --help"),
         (["my.sh", "your.sh"], "one vars file, found my.sh your.sh: give one"),
     ):
         done = run(ROOT / "run_script.sh", *options, cwd=tmp_path)

@@ -30,7 +30,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_RESUMABLE, UserError, exit_with
+from tfagents_system.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_RESUMABLE,
+    OptionParser,
+    UserError,
+    exit_with,
+)
 from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import plan_for
 from tfagents_system.launch.forks import RoleStarter
@@ -689,7 +697,7 @@ def _nobody_joins(run: object, stop: StopFlag) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog="sac join",
         usage="sac join VARS.sh --to RUN | --server HOST:PORT --credentials DIR [OPTION]...",
         description="Join workers of this machine to a run. VARS.sh is its vars file. The workers leave when it is "
@@ -710,7 +718,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--server", dest="SAC_SERVER", metavar="HOST:PORT", help=words)
     path: dict[str, Any] = {"type": os.path.abspath, "metavar": "PATH"}
     add("--credentials", dest="SAC_CREDENTIALS_DIR", **path, help="folder with the run's certificate and key")
-    add("--password_file", dest="SAC_PASSWORD_FILE", **path, help="file with the run's password")
+    add("--password-file", dest="SAC_PASSWORD_FILE", **path, help="file with the run's password")
     flags = parser.parse_args(arguments)
     if flags.workers is not None and flags.workers < 1:
         parser.error(f"--workers must be at least 1, found {flags.workers}")

@@ -27,7 +27,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, UserError, called_as, exit_with
+from tfagents_system.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    OptionParser,
+    UserError,
+    called_as,
+    exit_with,
+)
 from tfagents_system.launch.vars_file import ROOT, read_vars_file
 from tfagents_system.run_files import params_folder
 from tfagents_system.settings.grid import faults_in_job, read_grid
@@ -94,17 +102,23 @@ class Options(argparse.Namespace):
 def parse(arguments: Sequence[str]) -> Options:
     """Raises UserError where there is no vars file, or an option that a job can't have."""
     command = called_as("./submit.sh")
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog=command, usage=f"{command} VARS.sh [OPTION]... [SBATCH_OPTION]...", description=_ABOUT, allow_abbrev=False
     )
     add = parser.add_argument
-    add("--dry_run", action="store_true", dest="is_dry", help="print the job script and check; submit nothing")
-    add("--no_check", action="store_false", dest="is_checked", help="leave out the check, which takes up to 20 s")
+    add("--dry-run", action="store_true", dest="is_dry", help="print the job script and check; submit nothing")
+    add("--no-check", action="store_false", dest="is_checked", help="leave out the check, which takes up to 20 s")
     add("-a", "--array", default="", metavar="IDS", help="a run for each id, such as 0-9: logs/<name>_task_<id>")
     add("-N", "--nodes", default="1", metavar="K", help="SAC_NUM_COLLECT_WORKERS workers on each of K nodes")
     for name in ("--set", "--study", "--from", "--take"):
         text = argparse.SUPPRESS if name == "--study" else "as for run_script.sh"  # Of sac tune-params.
         add(name, action="append", dest="run", type=f"{name}={{}}".format, metavar="NAME=VALUE", help=text)
+    for name, variable in (
+        ("--name", "SAC_EXP_NAME"),
+        ("--seed", "SAC_SEED"),
+        ("--workers", "SAC_NUM_COLLECT_WORKERS"),
+    ):
+        add(name, action="append", dest="run", type=f"--set={variable}={{}}".format, help=f"{variable} of this run")
     add("--keep", action="append_const", dest="run", const="--keep", help="as for run_script.sh")
     words = list(arguments)
     ours = words[: words.index("--")] if "--" in words else words
@@ -353,7 +367,7 @@ def check(run: Run, snapshot: Path, environ: Mapping[str, str]) -> None:
         _say(f"note: params and memory are checked by the job, not here: {reason}")
         return
     secs = os.environ.get("TFAGENTS_CHECK_SECS") or _CHECK_SECS  # Tests have more, on machines that are busy.
-    _say(f"checking params, environment and memory, for at most {secs} s (--no_check leaves it out)")
+    _say(f"checking params, environment and memory, for at most {secs} s (--no-check leaves it out)")
     script, variables = snapshot / "package/tfagents_system/launch/run_script.sh", snapshot / "variables.sh"
     of_job = {"SLURM_JOB_ID": "0", "SLURM_RESTART_COUNT": "0", "TFAGENTS_JOB_MB": memory_of_job(run)}
     of_job |= {"SLURM_ARRAY_TASK_ID": run.options.first_task} if run.options.array else {}
@@ -367,7 +381,7 @@ def check(run: Run, snapshot: Path, environ: Mapping[str, str]) -> None:
     if done.returncode in (0, EXIT_BAD_INPUT):
         _say("\n".join(line for line in lines if re.match(r"(ERROR|error:|note|  \|) ", line)))
     if done.returncode == EXIT_BAD_INPUT:
-        raise UserError("nothing was submitted: correct what is said above (--no_check submits without this check)")
+        raise UserError("nothing was submitted: correct what is said above (--no-check submits without this check)")
     if done.returncode == 0:
         _say("checked: nothing is in its way")
     elif done.returncode in (124, 137):  # Of `timeout`.
@@ -379,7 +393,7 @@ def check(run: Run, snapshot: Path, environ: Mapping[str, str]) -> None:
 
 def why_unchecked(run: Run) -> str:
     if not run.options.is_checked:
-        return "--no_check"
+        return "--no-check"
     for name in ("SAC_JOB_PRELUDE", "SAC_EXEC_PREFIX"):
         if run.environ.get(name, "").strip():
             return f"the environment is that of {name}"
@@ -409,7 +423,7 @@ def submit(run: Run, snapshot: Path, environ: Mapping[str, str]) -> int:
         freeze(run, snapshot)
         _say(f"run directory {run.exp_dir}{_TASK if options.array else ''}, job script {snapshot}/job.sbatch")
         if options.is_dry:
-            _say(f"nothing is submitted. Without --dry_run, from {os.getcwd()}:\n  {shlex.join(command)}")
+            _say(f"nothing is submitted. Without --dry-run, from {os.getcwd()}:\n  {shlex.join(command)}")
             _say("the job script:")
             print((snapshot / "job.sbatch").read_text(), end="", flush=True)
         check(run, snapshot, environ)

@@ -22,7 +22,7 @@ from tfagents_system.errors import UserError
 _PROBE_DEADLINE_SECS = 60.0
 _DEFAULT_FPS = 30.0
 _MAX_FPS = 120.0
-NO_VIDEO = "or do without: SAC_REPORT=0 for a run, --no_video for `sac play`"
+NO_VIDEO = "or do without: SAC_REPORT=0 for a run, --no-video for `sac play`"
 _LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
 _MUJOCO_FIX = (
     "MuJoCo finds neither EGL nor OSMesa to draw without a screen: `apt-get install libegl1` (or `libosmesa6`), "

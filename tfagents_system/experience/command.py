@@ -1,7 +1,7 @@
 """Imports, exports and shows experience.
 
     sac experience import demos.npz --params my_params.py --config my.json --out demos
-    sac experience import minari:mujoco/hopper/expert-v0 --exp_dir logs/hopper --out expert
+    sac experience import minari:mujoco/hopper/expert-v0 --exp-dir logs/hopper --out expert
     sac experience export logs/hopper --out hopper.npz
     sac experience show logs/hopper
 
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.errors import EXIT_DONE, OptionParser, UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -55,7 +55,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "source", help="file.npz, minari:NAME, or the folder of a Minari data set; of a run, `--from` takes it"
     )
     take.add_argument("--out", required=True, help="the folder to make")
-    take.add_argument("--exp_dir", help="a run of the environment, whose observations and actions these are")
+    take.add_argument("--exp-dir", help="a run of the environment, whose observations and actions these are")
     take.add_argument("--params", help="without a run: Python file with TrainParams")
     take.add_argument("--config", help="without a run: JSON of the environment")
     give = commands.add_parser("export", help="the whole episodes of a run become a data set")

@@ -4,10 +4,12 @@ set -euo pipefail
 
 usage() {
   sed "s#\./run_script\.sh#${TFAGENTS_COMMAND:-./run_script.sh}#" <<'HELP'
-Usage: ./run_script.sh [--check] [--set NAME=VALUE]... [--from RUN[@CHECKPOINT] [--take WHAT]] [--fresh | --keep] VARS.sh
+Usage: ./run_script.sh [--check] [--name NAME] [--seed N] [--workers N] [--set NAME=VALUE]...
+           [--from RUN[@CHECKPOINT] [--take WHAT]] [--fresh | --keep] VARS.sh
 
 VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command again continues a run that was stopped.
 --check makes the checks of a start, says what it looked at and found, and neither writes nor starts anything.
+--name, --seed and --workers set SAC_EXP_NAME, SAC_SEED and SAC_NUM_COLLECT_WORKERS for this run.
 --set overrides an attribute of TrainParams, a key of the JSON (config.KEY) or a SAC_ variable for this run alone.
 --from begins a new run with what another one has: --take agent (the default: networks, alpha, optimizers), networks,
 replay (experience) or all (both, and the counters). RUN@best is its best agent, RUN its newest.
@@ -30,10 +32,15 @@ readonly tfagents_launch=$tfagents_root/tfagents_system/launch
 # shellcheck source=tfagents_system/launch/launcher.sh
 source "$tfagents_launch/launcher.sh"
 
+variable_of() { # OPTION
+  case $1 in --name) echo SAC_EXP_NAME ;; --seed) echo SAC_SEED ;; *) echo SAC_NUM_COLLECT_WORKERS ;; esac
+}
+
 tfagents_name=${TFAGENTS_COMMAND:-./run_script.sh}
 tfagents_arguments=("$@")
 tfagents_options=() tfagents_files=() tfagents_check='' tfagents_study=''
 while (($#)); do
+  if [[ $1 == --?*=* && $1 != --study=* ]]; then set -- "${1%%=*}" "${1#*=}" "${@:2}"; fi
   case $1 in
     -h | --help) usage && exit 0 ;;
     --check) tfagents_check=1 ;;
@@ -41,18 +48,22 @@ while (($#)); do
       (($# > 1)) || fail "--set needs NAME=VALUE, as in --set batch_size=512"
       tfagents_options+=(--set "$2") && shift
       ;;
+    --name | --seed | --workers)
+      (($# > 1)) || fail "$1 needs a value: $tfagents_name --help"
+      tfagents_options+=(--set "$(variable_of "$1")=$2") && shift
+      ;;
     --from | --take)
       (($# > 1)) || fail "$1 needs a value: $tfagents_name --help"
       tfagents_options+=("$1" "$2") && shift
       ;;
     --study=*) tfagents_study=${1#*=} ;; # Of submit.sh: see tasks/study.py.
-    --set=* | --from=* | --take=* | --fresh | --keep) tfagents_options+=("$1") ;;
-    -*) fail "${1%%=*} is no option of $tfagents_name: give --check, --set, --from, --take, --fresh or --keep (--help says more)" ;;
+    --fresh | --keep) tfagents_options+=("$1") ;;
+    -*) fail "$1 is no option of $tfagents_name: give --check, --name, --seed, --workers, --set, --from, --take, --fresh or --keep (--help says more)" ;;
     *) tfagents_files+=("$1") ;;
   esac
   shift
 done
-((${#tfagents_files[@]})) || fail "VARS.sh is missing: $tfagents_name VARS.sh, or --help"
+((${#tfagents_files[@]})) || fail "VARS.sh is missing: $tfagents_name $([[ -f vars.sh ]] && echo vars.sh || echo VARS.sh), or --help"
 ((${#tfagents_files[@]} == 1)) || fail "one vars file, found ${tfagents_files[*]}: give one (options have two dashes, --help has all)"
 tfagents_vars=${tfagents_files[0]}
 if [[ $tfagents_check && $tfagents_study ]]; then tfagents_options+=(--set SAC_GRID=); fi # Its trials have one of their own.

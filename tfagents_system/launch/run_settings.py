@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,9 @@ def resolve(
     has_own_seed = SEED in overrides.variables or resolved.get(GRID, "").strip()
     if not has_own_seed and seed.isdecimal() and task.isdecimal():  # Tasks without a grid differ in their seed alone.
         resolved[SEED] = str(int(seed) + int(task))
-    notes = _keep_fixed(resolved, overrides, began)
+    notes = _keep_fixed(
+        resolved, overrides, began, {setting.name for setting in settings if setting not in of_task}, findings
+    )
     values, faults = read_variables(resolved, vars_file=vars_file, root=root)
     return RunSettings(resolved, values, tuple(faults), overrides, tuple(findings), notes)
 
@@ -142,12 +144,26 @@ def _counts(values: Mapping[str, Any], given: Mapping[str, str], began: RunVaria
     return counts_of_start(values)
 
 
-def _keep_fixed(environ: dict[str, str], overrides: Overrides, began: RunVariables | None) -> tuple[str, ...]:
-    """Puts the variables that a begun run keeps in the place of those that are given; returns a note on each."""
+def _keep_fixed(
+    environ: dict[str, str],
+    overrides: Overrides,
+    began: RunVariables | None,
+    explicit: Collection[str],
+    findings: list[str],
+) -> tuple[str, ...]:
+    """Puts the variables that a begun run keeps in the place of those that are given; returns a note on each.
+
+    Where --set gives one (`explicit`), that is a finding.
+    """
     notes = []
     for field in FIXED if began is not None else ():
         name, text = variable_name(field), as_text(getattr(began, field))
         if (given := environ.get(name, "").strip()) not in ("", text):
+            if name in explicit:
+                findings.append(
+                    f"--set {name}={given}: this run began with {name}={text}, which stays: leave it out, start over "
+                    "with --fresh, or choose another SAC_EXP_NAME"
+                )
             notes.append(f"this run began with {name}={text}, which stays; {name}={given} is ignored")
         environ[name] = text
         if name in overrides.variables:

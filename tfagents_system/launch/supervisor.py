@@ -609,8 +609,8 @@ def write_results(
       Lines for the user: where the plot, the video, the report and the policy are, or why there is none.
     """
     run = str(paths.exp_dir)
-    play = ["--params", str(paths.params), "--config", str(paths.config), "--exp_dir", run]
-    play += ["--num_episodes", "1", "--seed", str(read_run(paths.run_json).get("seed", 0))]
+    play = ["--params", str(paths.params), "--config", str(paths.config), "--exp-dir", run]
+    play += ["--num-episodes", "1", "--seed", str(read_run(paths.run_json).get("seed", 0))]
     programs = {  # In this order: the video is in the report.
         "plot": ("drawing the learning curve", [run], report),
         "video": ("playing one episode of the trained policy for a video", play, report),

@@ -28,7 +28,7 @@ from tfagents_system.run_files.episodes import ACTIONS, RecordedEpisode, action_
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport.episode_reports import success_rate
 
-REPLAY = "--replay_actions"
+REPLAY = "--replay-actions"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,7 +317,7 @@ def _actions(recorded: RecordedEpisode, env: Any, path: Path) -> Iterator[Any]:
     has = {name: values.shape[1:] for name, values in recorded.lists.items() if name.split("/")[0] == ACTIONS}
     if has != takes:
         raise UserError(
-            f"{REPLAY}={path} has actions of shapes {has}, but this environment takes {takes}: give --exp_dir, or "
+            f"{REPLAY}={path} has actions of shapes {has}, but this environment takes {takes}: give --exp-dir, or "
             "--params and --config, of the run that recorded it"
         )
     for leaves in zip(*(recorded.lists[name] for name in names), strict=True):

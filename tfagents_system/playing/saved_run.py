@@ -37,7 +37,7 @@ def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
     """
     if not text:
         raise UserError(f"{flag} is empty: give a path, or leave it out")
-    name = text if flag == "--exp_dir" else f"{flag}={text}"  # As in `sac play logs/reacher`.
+    name = text if flag == "--exp-dir" else f"{flag}={text}"  # As in `sac play logs/reacher`.
     candidates = [Path(text).expanduser().absolute(), _ROOT / text]
     for candidate in candidates:
         if exists(candidate):
@@ -125,7 +125,7 @@ def load_run_params(paths: RunPaths | None, params_flag: str | None, config_flag
       UserError: A file is missing, or is not as it must be.
     """
     if paths is None and (params_flag is None or config_flag is None):
-        raise UserError("without a run directory the environment is unknown: give --exp_dir, or --params and --config")
+        raise UserError("without a run directory the environment is unknown: give --exp-dir, or --params and --config")
     run = {} if paths is None else read_run_json(paths)
     own = [] if paths is None else [paths.params, paths.config]
     params_path = find_path(params_flag if params_flag is not None else str(own[0]), "--params", Path.is_file)

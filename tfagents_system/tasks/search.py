@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfagents_system.checks.findings import is_installed
-from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.errors import EXIT_DONE, OptionParser, UserError
 from tfagents_system.launch.cpus import places_of
 from tfagents_system.launch.run_settings import add_edit_options
 from tfagents_system.launch.vars_file import LAUNCHERS, refuse_login_node
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError(*findings)
     runs = [(task.variables, task.environ) for task in extremes]
     places = [] if args.slurm else places_of(runs, min(args.parallel, args.trials))
-    if "--dry_run" in args.further:
+    if "--dry-run" in args.further:
         return _submit(args, study, args.trials, set())
     study.begin(space, args.pruner, args.trials)
     if args.slurm and (left := study.left()):
@@ -98,10 +98,10 @@ def queued_workers(folder: Path) -> set[int] | None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     names = ", ".join(SPACES)
-    parser = argparse.ArgumentParser(description="Search for good settings with Optuna.", allow_abbrev=False)
+    parser = OptionParser(description="Search for good settings with Optuna.", allow_abbrev=False)
     parser.add_argument("vars_file", nargs="?", type=Path, metavar="VARS.sh")
     parser.add_argument("--space", metavar="FILE", help=f"JSON of what is tried, or a name: {names}")
-    parser.add_argument("--show_space", choices=SPACES, metavar="NAME", help="print a space as JSON, to edit, and end")
+    parser.add_argument("--show-space", choices=SPACES, metavar="NAME", help="print a space as JSON, to edit, and end")
     parser.add_argument("--trials", type=int, default=40, help="runs altogether (default: 40)")
     pruners = ("median", "hyperband", "none")
     parser.add_argument("--pruner", choices=pruners, default="median", help="who ends hopeless runs (default: median)")

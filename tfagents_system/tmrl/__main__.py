@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.command == "test" and any(trained.policy_checkpoints.glob("policy_checkpoint_*")):
         from tfagents_system import run
 
-        return run.main([f"--exp_dir={trained.exp_dir}", "--checkpoint=latest", "--num_episodes=10", "--no_video"])
+        return run.main([f"--exp-dir={trained.exp_dir}", "--checkpoint=latest", "--num-episodes=10", "--no-video"])
     if flags.command in (SERVER, TRAINER):
         command = server_command(config) if flags.command == SERVER else trainer_command(config, flags.wandb)
     else:
