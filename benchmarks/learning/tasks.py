@@ -122,10 +122,13 @@ class Variant:
     def fits(self, task: Task) -> bool:
         """Whether the algorithm has the task's kind of actions, and the task has what the variant leaves out."""
         switched_off = {"hindsight_share", "normalize_observations"} & set(self.attributes)
+        scales_rewards = self.attributes.get("algorithm") in ("xqc", "flash_sac")  # Not those of other goals.
         is_of_kind, of_expert = self.discrete == (task.values is not None), TASKS.get(task.expert)
         has_changed = of_expert is not None and of_expert.environment != task.environment
         is_shown = of_expert is not None and not has_changed
         has_expert = (has_changed or not self.is_fine_tuned) and (is_shown or not self.demonstrations)
+        if scales_rewards and task.attributes.get("hindsight_share"):
+            return False
         return is_of_kind and has_expert and switched_off <= {name for name, value in task.attributes.items() if value}
 
 

@@ -96,7 +96,7 @@ def test_workers_join_with_a_password_and_leave(tmp_path: Path) -> None:
         words = [
             sys.executable,
             "-m",
-            "tfagents_system.command",
+            "tfagents_system",
             "join",
             str(project.vars_file),
             *way,

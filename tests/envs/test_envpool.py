@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+
 import gymnasium
 import numpy as np
 import pytest
 
+from tests.support.launching import ROOT
+from tfagents_system.checks.findings import Findings
 from tfagents_system.envs.training_environment import TrainingEnvironment
+from tfagents_system.launch.environment_checks import EnvironmentTrial
 from tfagents_system.transport.segments import Layout
 from tfagents_system.worker.rollout import Rollout, SegmentBuilder
 
@@ -75,3 +81,20 @@ def test_seeds_are_taken_when_it_is_built_and_can_not_be_given_later():
         returns.append([episode.episode_return for episode in collect(env, 4)[0]])
         env.close()
     assert returns[0] == returns[1] != returns[2]
+
+
+@pytest.mark.parametrize(
+    ("example", "task", "state", "actions"),
+    [("quadruped_go1", "Go1JoystickFlatTerrain-v1", 48, 12), ("humanoid_g1", "G1JoystickFlatTerrain-v1", 103, 29)],
+)
+def test_a_start_accepts_the_robots_of_the_examples(example: str, task: str, state: int, actions: int) -> None:
+    module = importlib.import_module(f"tfagents_system.examples.{example}.params")
+    params = module.TrainParams(json.loads((ROOT / f"tfagents_system/examples/{example}/config.json").read_text()))
+    checks = Findings()
+    trial = EnvironmentTrial(params, 0, checks).run()
+    assert checks.errors == [] and trial is not None
+    env = params.env_ctor(seed=1, num_envs=1)
+    assert env.spec.config.task_name == task.removesuffix("-v1")
+    shapes = {name: space.shape for name, space in env.single_observation_space.spaces.items()}
+    assert shapes["state"] == (state,) < shapes["privileged_state"]
+    assert env.single_action_space.shape == (actions,)
