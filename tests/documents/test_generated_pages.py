@@ -46,8 +46,8 @@ def test_the_reference_names_all_there_is() -> None:
 def test_every_option_of_a_command_is_in_the_reference() -> None:
     text = (REFERENCE / "commands.md").read_text()
     play, submit = (text.split(f"\n## sac {name}\n")[1].split("\n## ")[0] for name in ("play", "submit"))
-    assert all(option in play for option in ("--exp_dir", "--num_episodes", "--checkpoint", "--seed", "--no_video"))
-    assert all(option in submit for option in ("--array", "--nodes", "--dry_run"))
+    assert all(option in play for option in ("--exp-dir", "--num-episodes", "--checkpoint", "--seed", "--no-video"))
+    assert all(option in submit for option in ("--array", "--nodes", "--dry-run"))
     assert "options are those of [sac play](#sac-play)" in text and "record_reward:" in text and "--help" not in play
 
 

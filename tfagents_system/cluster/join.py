@@ -705,7 +705,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--vars_file", type=Path, default=None, help=argparse.SUPPRESS)
+    add("--vars-file", type=Path, default=None, help=argparse.SUPPRESS)
     add("--to", type=Path, help="run directory, where it can be seen from here; waits for its start")
     add("--ssh", metavar="USER@HOST", help="log in there: --to is a directory of that machine")
     add("--workers", type=int, help="how many (default: as many as this machine has CPUs for)")
