@@ -140,7 +140,7 @@ RACE_END_STEPS = 40  # Of a mini-race: errors there say little, and change no pr
 
 _WITHOUT_ACTOR = ("dqn", "iqn")
 _OF_VALUES = ("dqn", "iqn", "sac_discrete")
-_CATEGORICAL = ("xqc", "flash_sac")
+CATEGORICAL = ("xqc", "flash_sac")  # Their critics and layers are their own.
 _OF_ACTORS = Unless("algorithm", _WITHOUT_ACTOR)
 _WITH_PRIOR = Unless("prior_data", None)
 _WITH_HINDSIGHT = Unless("hindsight_share", None)
@@ -199,7 +199,7 @@ def _sized(for_cpus: Any, of_paper: Any) -> Callable[[Hyperparameters], Any]:
 
 def _with_categories(params: Hyperparameters) -> bool:
     """True with categorical critics."""
-    return params.algorithm in _CATEGORICAL or params.critic_head == "categorical"
+    return params.algorithm in CATEGORICAL or params.critic_head == "categorical"
 
 
 class Hyperparameters:
@@ -210,7 +210,7 @@ class Hyperparameters:
 
     algorithm: Literal["sac", "redq", "droq", "tqc", "crossq", "xqc", "flash_sac", "dqn", "iqn", "sac_discrete"] = "sac"
     """See docs/reference/algorithms.md. An attribute that is None takes the value of its paper."""
-    preset: Annotated[Literal["cpu", "paper"], When("algorithm", (*_CATEGORICAL, "iqn"))] = "cpu"
+    preset: Annotated[Literal["cpu", "paper"], When("algorithm", (*CATEGORICAL, "iqn"))] = "cpu"
     """Sizes of networks and minibatches, and updates for each step, where params say nothing of these: `cpu` for two
     cores, `paper` as published."""
 
@@ -252,7 +252,7 @@ class Hyperparameters:
     sac_log_alpha: Annotated[
         float,
         number_where("a number of at most 50", lambda value: value <= 50),
-        DefaultOf(**dict.fromkeys(_CATEGORICAL, -4.605)),
+        DefaultOf(**dict.fromkeys(CATEGORICAL, -4.605)),
         _OF_ACTORS,
         MayChange,
     ] = 0.0
@@ -392,7 +392,7 @@ class Hyperparameters:
     """Turns the observations into one tensor `[B, n]`. Merging layers (Concatenate, Add) get the list of leaves, all
     others the nest as the environment gives it. None concatenates all leaves, flattened; images are encoded before that
     (`image_encoder_layers`). uint8 that is no image, or too small for the encoder, are numbers like all others."""
-    network: Annotated[Literal["mlp", "simba"], Unless("algorithm", _CATEGORICAL)] = "mlp"
+    network: Annotated[Literal["mlp", "simba"], Unless("algorithm", CATEGORICAL)] = "mlp"
     """`mlp`: plain layers. `simba`: normalised observations and residual blocks (Lee et al., arXiv 2410.09754), whose
     width is the first entry of the layer sizes and whose number is how many entries there are. The paper has
     `actor_fc_layer_params = (128,)` and `critic_joint_fc_layer_params = (512, 512)`."""
@@ -528,7 +528,7 @@ class Hyperparameters:
     ] = None
     """Longest time K that exploration noise is held: each draw is for k = 1 to K steps, with a probability proportional
     to k^-2 (FlashSAC, arXiv 2604.04539), with the newest mean and deviation in each of them. Actors that workers
-    can't compute in NumPy, such as those of images, need 1."""
+    can't compute in NumPy, such as those of images, can't; there the default is 1."""
     keep_best_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 0
     """Of the episodes collected since files were last edited, those of the highest returns are kept step by step in
     `episodes/`. Each episode then begins with a seed of its own, so that `run.py --replay-actions` can repeat it."""

@@ -137,6 +137,8 @@ def attributes_of(task: Task, variant: Variant) -> dict[str, object]:
         "num_eval_episodes": _EVAL_EPISODES,
         "eval_period_iters": max(1, task.eval_steps // iteration_steps),
         "num_iter": task.steps,  # More than there will be: an iteration has a step at least.
+        # Their rates fall over the length of a run.
+        **({"num_env_steps": task.steps} if own.get("algorithm") in ("xqc", "flash_sac") else {}),
         **({"learning_rate": rate} if rate is not None else {}),
         **task.attributes,
         **own,

@@ -92,6 +92,8 @@ def test_a_thread_has_no_handlers_to_put_back(monkeypatch: pytest.MonkeyPatch) -
         (tf.keras.backend, "image_data_format", "channels_first", "channels_first (set_image_data_format)"),
         (tf, "executing_eagerly", False, "graph mode (disable_eager_execution or a Graph)"),
         (config, "is_op_determinism_enabled", True, "deterministic operations (enable_op_determinism, "),
+        (tf.distribute, "has_strategy", True, "a distribution strategy (set_strategy)"),
+        (tf.config, "get_visible_devices", [], "no CPU (set_visible_devices)"),
         (
             tf.keras.mixed_precision,
             "global_policy",

@@ -34,6 +34,7 @@ class Algorithm:
         multiply theirs with gamma once.
       agent: File in this folder and its subclass of Agent.
       entropy_per_number: Target entropy for each number of an action, in nats.
+      residual_blocks: Its networks consist of these, of one width.
       log_std: How its actor's log standard deviation is bounded, see `networks.Actor`.
     """
 
@@ -46,6 +47,7 @@ class Algorithm:
     actions: ActionKind = "continuous"
     takes_bootstrap_factor: bool = False
     entropy_per_number: float = -1.0
+    residual_blocks: bool = False
     log_std: LogStd = "clip_20"
 
 
@@ -73,13 +75,14 @@ _TWO_CRITICS = {
 _DEPENDENT = "its batch statistics would be taken over neighbouring, dependent steps, and over states just after zeros"
 
 
-def _with_batch_norm(agent: str, entropy_per_number: float, log_std: LogStd) -> Algorithm:
+def _with_batch_norm(agent: str, **facts: Any) -> Algorithm:
     """Categorical critics with batch normalisation, and weights of norm 1."""
-    fixed = {"num_target_critics": "its targets follow the lowest of all critics", "critic_head": "it has categories"}
+    fixed = {
+        "num_target_critics": "its targets follow the lowest of all critics",
+        "critic_head": "it is categorical",
+    }
     layers = dict.fromkeys(("batch_renormalization", "critic_layer_norm", "critic_dropout"), "its layers are its own")
-    return Algorithm(
-        agent, fixed | layers, why_not_recurrent=_DEPENDENT, entropy_per_number=entropy_per_number, log_std=log_std
-    )
+    return Algorithm(agent, fixed | layers, why_not_recurrent=_DEPENDENT, **facts)
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -100,9 +103,14 @@ ALGORITHMS: dict[str, Algorithm] = {
         why_not_recurrent=_DEPENDENT,
         adam_beta_1=0.5,  # The paper's table of hyperparameters.
     ),
-    "xqc": _with_batch_norm("xqc.Xqc", -0.5, "clip_10"),
-    # A normal distribution with a deviation of 0.15 of the action's half range.
-    "flash_sac": _with_batch_norm("flash_sac.FlashSac", 0.5 * math.log(2.0 * math.pi * math.e * 0.15**2), "tanh"),
+    "xqc": _with_batch_norm("xqc.Xqc", entropy_per_number=-0.5, log_std="clip_10"),
+    "flash_sac": _with_batch_norm(
+        "flash_sac.FlashSac",
+        # That of a normal distribution with a deviation of 0.15 of the action's half range.
+        entropy_per_number=0.5 * math.log(2.0 * math.pi * math.e * 0.15**2),
+        residual_blocks=True,
+        log_std="tanh",
+    ),
     "dqn": _of_values("dqn.Dqn", "it has one network of values and no actor"),
     "iqn": _of_values("iqn.Iqn", "it has one network of quantiles and no actor"),
     "sac_discrete": Algorithm(

@@ -1,6 +1,7 @@
 """SAC (Haarnoja et al., arXiv 1812.05905) in the order of the paper, whose equations are named below.
 
-REDQ, DroQ, TQC and CrossQ are subclasses that override a few methods. block_update.py says what makes an update fast.
+The other algorithms for continuous actions are subclasses that override a few methods. block_update.py says what makes
+an update fast.
 """
 
 from __future__ import annotations

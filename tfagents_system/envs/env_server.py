@@ -1,8 +1,8 @@
 """One environment in its own process, under the interpreter of SAC_ENV_PYTHON. env_process.py starts it.
 
 A request is (method, arguments), its answer (None, value) or (class of the error, its arguments), both pickled. Actions
-and observations are packed before, because pickling an array takes longer than most steps; those of a
-vector environment's steps are in memory that both sides share.
+and observations are packed before, because pickling an array takes longer than most steps; those of a vector
+environment's steps are in memory that both sides share.
 
 Standard library and NumPy only, Python 3.9, NumPy 1 or 2.
 """

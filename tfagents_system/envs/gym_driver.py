@@ -111,7 +111,7 @@ def set_evaluation_episode(layers: Iterable[Any], number: int) -> None:
 
 
 class Backend(abc.ABC):
-    """An environment of any library behind one interface: a single one, or one with several lanes (see backends.py).
+    """An environment of any library behind one interface: a single one, or one with several lanes.
 
     Attributes:
       user_env: What `env_ctor` returned.

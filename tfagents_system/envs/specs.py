@@ -202,10 +202,12 @@ def _bounded_action(name: str, shape: tuple[int, ...], dtype: Any, low: Any, hig
         low, high = (np.broadcast_to(np.asarray(bound, dtype), shape).reshape(size) for bound in (low, high))
         is_bounded = bool(np.all(np.abs(low) < UNBOUNDED) and np.all(np.abs(high) < UNBOUNDED))
     if not is_bounded:
+        remedy = f"give every dimension bounds of less than {UNBOUNDED:g}; remove ClipAction, which has none"
+        if dtype.kind == "f":
+            remedy = f"set TrainParams.action_bounds = (low, high), to which actions are scaled, or {remedy}"
         raise UserError(
             f"the {name} space is unbounded (low {short_text(np.asarray(low))}, high {short_text(np.asarray(high))}): "
-            "set TrainParams.action_bounds = (low, high), to which actions are scaled, or give every dimension finite "
-            "bounds; remove ClipAction, which has none"
+            f"{remedy}"
         )
     if np.any(low > high):
         raise UserError(f"the {name} space has low {short_text(low)} above high {short_text(high)}: swap them")

@@ -528,8 +528,9 @@ def stored_episodes(
     if outside:
         steps = sum(len(episode.reward) for episode in stored)
         tell(
-            f"{source}: {outside:,} of {steps:,} actions ({outside / steps:.2%}) are outside of the action space and "
-            "count as the nearest ones inside: give actions in the environment's units"
+            f"{source}: {outside:,} of {steps:,} actions ({outside / steps:.2%}) are outside of the bounds of "
+            "actions and count as the nearest ones inside: give actions in the environment's units, or widen "
+            "action_bounds where params have them"
         )
     return stored
 

@@ -23,7 +23,6 @@ from tf_agents.policies import tf_policy
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
-from tfagents_system.agents import algorithms
 from tfagents_system.agents.agent import make_agent
 from tfagents_system.agents.algorithms import ALGORITHMS
 from tfagents_system.agents.block_update import check_agent
@@ -71,7 +70,9 @@ _DISTURBED_SECS = 0.2  # Of stepping, in an episode that may be disturbed.
 _CHEAP_SECS = 0.5  # An environment that takes longer to build is not built again to compare its seeds.
 _COSTLY = {  # Wrappers.
     "RecordVideo": "films episodes in each worker: remove it, `sac play` and the end of a run film policies",
-    "FrameStackObservation": "stores frames several times: set TrainParams.frame_stack",
+    **dict.fromkeys(
+        ("FrameStack", "FrameStackObservation"), "stores frames several times: set TrainParams.frame_stack"
+    ),
 }
 _STEPS_WITH_VALUE = 5
 _LANES = 4  # In which actions are compared.
@@ -346,7 +347,7 @@ class EnvironmentTrial:
         with contextlib.suppress(Exception):
             # TF-Agents' wrappers forward `action_space` to the gym environment inside, but return time steps.
             has_other_contract = isinstance(env.user_env, py_environment.PyEnvironment | EnvProcess)
-            # Its samples of the action space need not be legal.
+            # A mask is not followed there.
             if not (has_other_contract or env.is_vector or env.legal is not None):
                 rng = np.random.default_rng(0)
                 check_contract(env.user_env, contract, lambda: env.in_environment_units(trial_action(env, rng)))
@@ -414,12 +415,12 @@ class EnvironmentTrial:
         where = EVALUATION if other.kind == EVAL else ENVIRONMENT
         with self._trying(where, f"building {other.name}", other.name):
             try:
-                return self._try_beside(env, episode, other, is_here)
+                return self._try_beside(env, episode, other, is_here, self.findings)
             except EnvironmentDiedError as error:
                 self.findings.note(where, f"{other.name} could not be tried: {error}")
             except (Exception, SystemExit) as error:
                 remedy = self._apart(env, other.kind)
-                if not is_here or not works(lambda: self._try_beside(env, episode, other, is_here=False)):
+                if not is_here or not works(lambda: self._try_beside(env, episode, other, False, Findings())):
                     works(self._stack.close)
                     if not works(lambda: self._other.call(other, specs_of(env), self.seed, _COMPARED_STEPS)):
                         raise  # It does not run alone, either.
@@ -429,14 +430,14 @@ class EnvironmentTrial:
         return None
 
     def _try_beside(
-        self, env: TrainingEnvironment, episode: Episode | None, other: Neighbour, is_here: bool
+        self, env: TrainingEnvironment, episode: Episode | None, other: Neighbour, is_here: bool, findings: Findings
     ) -> TrainingEnvironment | None:
         """Whether it is like the collect environment, and leaves it alone; returns it if it is in this process.
 
         Raises:
           UserError: It changes what happens in the collect environment.
         """
-        began, here, specs, findings = time.perf_counter(), None, specs_of(env), self.findings
+        began, here, specs = time.perf_counter(), None, specs_of(env)
         play_other = functools.partial(self._other.call, other, specs)
         if is_here:
             collect_env = env if other.kind == EVAL else None
@@ -446,10 +447,29 @@ class EnvironmentTrial:
             play_other = functools.partial(self._play_other, here, other, specs)
         differences, episodes = play_other(self.seed, _COMPARED_STEPS)
         findings.error(EVALUATION if other.kind == EVAL else ENVIRONMENT, *differences)
+        if not differences and episode is not None and time.perf_counter() - began <= 2 * _EPISODE_SECS:
+            self._disturb(env, episode, other, here, play_other)
+            is_same = first_difference(episode.first, episodes[0]) is None and first_difference(*episodes) is not None
+            if other.kind == COLLECT and is_same:
+                words = f"{other.name} has the same episodes, though its seed is another one: workers see the same"
+                findings.note(SEEDING, f"{words}. {_SEEDED}")
         if other.kind == EVAL and not differences:
             findings.fact(EVALUATION, "the same observations and actions as for collecting")
-        if differences or episode is None or time.perf_counter() - began > 2 * _EPISODE_SECS:
-            return here
+        return here
+
+    def _disturb(
+        self,
+        env: TrainingEnvironment,
+        episode: Episode,
+        other: Neighbour,
+        here: TrainingEnvironment | None,
+        play_other: Callable[..., Any],
+    ) -> None:
+        """Plays the collect environment while another one acts in this way and in that.
+
+        Raises:
+          UserError: That changes the episode.
+        """
         steps = max(2, min(_COMPARED_STEPS, int(_DISTURBED_SECS / episode.step_secs)))
         is_between = other.kind == EVAL and self.params.env_steps_per_iter is None  # Of whole episodes.
 
@@ -472,11 +492,6 @@ class EnvironmentTrial:
                 f"its actions change what happens in that one from step {step} on: they share a state, such as a "
                 "simulator, a variable of a module, or a file"
             )
-        is_same = first_difference(episode.first, episodes[0]) is None and first_difference(*episodes) is not None
-        if other.kind == COLLECT and is_same:
-            words = f"{other.name} has the same episodes, though its seed is another one: workers see the same"
-            findings.note(SEEDING, f"{words}. {_SEEDED}")
-        return here
 
     def _play_other(
         self, env: TrainingEnvironment, other: Neighbour, specs: Mapping[str, Any], actions_seed: int, steps: int
@@ -501,7 +516,8 @@ class EnvironmentTrial:
     def _compare_seeds(self, episode: Episode) -> None:
         """Whether the same seed gives the same episode twice."""
         if self._build_secs > _CHEAP_SECS:
-            self.findings.fact(SEEDING, "not looked at: building another environment takes too long")
+            words = f"not looked at: building another environment takes {self._build_secs:.1f} s"
+            self.findings.fact(SEEDING, f"{words}, more than {_CHEAP_SECS:g} s")
             return
         self.enter("building the collect environment again")
         try:
@@ -514,7 +530,8 @@ class EnvironmentTrial:
         if (step := first_difference(episode.first, played.first)) is None:
             self.findings.fact(SEEDING, "the same seed gives the same episode")
             return
-        words = f"two environments with the same seed differ in step {step} (0: the reset): no run can be repeated"
+        where = f"in step {step}" if step else "in the first observation"
+        words = f"two environments with the same seed differ {where}: no run can be repeated exactly"
         self.findings.note(SEEDING, f"{words}. {_SEEDED}")
 
     def _try_curriculum(self, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment | None) -> None:
@@ -586,7 +603,7 @@ class EnvironmentTrial:
             self.findings.fact(AGENT, f"{type(agent).__name__}, {weights:,} weights")
         if agent is not None:
             with told(self.findings, AGENT, "an action of the agent's policy", names_it=False):
-                hold_steps = algorithms.value(self.params, "noise_hold_steps")
+                hold_steps = self.params.noise_hold_steps or 1
                 policy = make_worker_policy(agent, 0, _LANES, self.params.frame_stack, noise_hold_steps=hold_steps)
                 if self.deterministic:
                     policy.reseed(0)

@@ -330,7 +330,7 @@ def check_memory(
     if needed <= _TIGHT * free < free < needed + ring_bytes:
         findings.note(
             "memory",
-            f"replay buffer and prior data have {in_words(ring_bytes)}, {in_words(free - needed)} of memory are "
+            f"the replay buffer (with prior data) has {in_words(ring_bytes)}, {in_words(free - needed)} of memory are "
             "left: minibatches will be read from the disk, which is slower. A lower buffer_size helps",
         )
 

@@ -101,7 +101,15 @@ def disturbed_step(play: Callable[[int], Sequence[ts.TimeStep]]) -> int | None:
     except EnvironmentProcessError:  # The other one can't act as often.
         return None
     except EnvironmentFault:
-        return 1 if not any(works(lambda: play(1)) for _ in range(2)) else None
+        return 1 if all(_is_fault(lambda: play(1)) for _ in range(2)) else None
+
+
+def _is_fault(function: Callable[[], object]) -> bool:
+    try:
+        function()
+    except EnvironmentFault:
+        return True
+    return False
 
 
 def works(function: Callable[[], object]) -> bool:

@@ -533,7 +533,7 @@ class Supervisor:
                 saved = "nothing had been trained yet, the same command begins the run"
             return [*lines, f"{self._name}: {self.message}; {saved}"]
         remedy = ": correct that, and the same command goes on"
-        if self.stop.is_set():
+        if self.message.endswith("not everything was saved"):
             remedy = ": the same command goes on from the last checkpoint"
         fault = f"{self._name} failed: {self.message} (logs in {self.paths.logs})"
         return [*lines, fault + (remedy if self._is_ours else "")]

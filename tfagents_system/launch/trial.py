@@ -577,7 +577,8 @@ def _compare_rows(taken: Taken, params: TrainParamsBase, specs: Path, findings: 
     if lines := differences(layout, stored.layout):
         raise UserError(
             f"SAC_FROM={taken.source} holds other experience than this run collects: {'; '.join(lines)}. Give a run of "
-            "the same environment and settings (action_history, normalize_rewards, potential), or take the agent alone"
+            "the same environment and settings (action_bounds, action_history, action_table, normalize_rewards, "
+            "potential), or take the agent alone"
         )
     most, longest = ring_rows(params, layout)[0], min(ring_rows(params, layout))
     if (needed := stored.longest_segment_rows(most)) > longest:

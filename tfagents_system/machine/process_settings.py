@@ -62,6 +62,8 @@ def faults() -> list[str]:
         "channels_first (set_image_data_format)": keras.backend.image_data_format() != "channels_last",
         "deterministic operations (enable_op_determinism, TF_DETERMINISTIC_OPS; SAC_DETERMINISTIC=1 does what a run "
         "needs)": config.is_op_determinism_enabled(),
+        "a distribution strategy (set_strategy)": tf.distribute.has_strategy(),
+        "no CPU (set_visible_devices)": not tf.config.get_visible_devices("CPU"),
     }
     return [
         f"params or environment set for the whole process {setting}, which the run's own networks can't have: remove "

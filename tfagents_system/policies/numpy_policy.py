@@ -166,7 +166,8 @@ class Network:
         row, each array's oldest frame first on its last axis, are the first layer's input. Nobody gives what `is_zero`.
         No layer sees what `is_mask`: actions where it is 0 have the score ILLEGAL.
       layers: From there to mean and log(std), or to the scores, a dictionary each: its `kind` is `dense`, `activation`,
-        `lstm`, `residual`, `quantiles`, `layer_norm` or `normalization`, its `arrays` are the names of its weights.
+        `lstm`, `residual`, `quantiles`, `layer_norm`, `rms_norm`, `affine` or `normalization`, its `arrays` are the
+        names of its weights.
       arrays: The weights by these names.
       columns: Number of observations.
       like: A network of the same layers; weights that one of the two takes are those of both.

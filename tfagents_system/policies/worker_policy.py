@@ -193,6 +193,7 @@ def make_worker_policy(
     frame_stack: FrameStack = 1,
     actor_observations: Sequence[str] | None = None,
     noise_hold_steps: int = 1,
+    must_hold: bool = True,
 ) -> WorkerPolicy:
     """NumPy where the network is one of ours, else TensorFlow.
 
@@ -203,6 +204,7 @@ def make_worker_policy(
       frame_stack: The hyperparameter; the policy takes single frames.
       actor_observations: The hyperparameter; the policy takes environments' whole observations.
       noise_hold_steps: The hyperparameter.
+      must_hold: Otherwise TensorFlow, which holds no noise, may run it.
 
     Raises:
       UserError: TensorFlow can't run it, or would have to hold noise.
@@ -213,7 +215,7 @@ def make_worker_policy(
     except UnsupportedNetworkError as error:
         logging.info("actions are not computed in NumPy: %s", error)
         why_not_numpy = str(error)
-    if noise_hold_steps > 1:
+    if noise_hold_steps > 1 and must_hold:
         raise UserError(
             f"noise_hold_steps={noise_hold_steps} needs a policy that workers can run in NumPy, and {why_not_numpy}: "
             "use the default actor without images, or noise_hold_steps=1"

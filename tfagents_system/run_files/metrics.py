@@ -29,7 +29,7 @@ METRIC_COLUMNS: Mapping[str, str] = {
     "eval_episodes": "episodes of the evaluation",
     "eval_faults": "those that a fault of the environment ended: they count with their return up to there",
     "eval_success": "share of them that the environment calls a success",
-    "critic_loss": "loss of the critics, summed over them: mean over updates",
+    "critic_loss": "loss of the critics, summed over them (with `flash_sac` their mean): mean over updates",
     "actor_loss": "loss of the actor",
     "alpha_loss": "loss of the entropy coefficient; none while alpha is fixed",
     "alpha": "the entropy coefficient",

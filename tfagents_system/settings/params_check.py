@@ -9,7 +9,14 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from tfagents_system.agents.algorithms import ALGORITHMS, PARTS, optimizer_findings, optimizer_settings, value
+from tfagents_system.agents.algorithms import (
+    ALGORITHMS,
+    PARTS,
+    has_categories,
+    optimizer_findings,
+    optimizer_settings,
+    value,
+)
 from tfagents_system.agents.iteration_counts import (
     has_prior_data,
     iterations_of_run,
@@ -23,7 +30,7 @@ from tfagents_system.checks.rules import broken, integer_from, is_kept, near_mis
 from tfagents_system.checks.schedules import Schedule, is_schedule
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.errors import shown
-from tfagents_system.hyperparameters import RACE_END_STEPS, Hyperparameter, When, described_by
+from tfagents_system.hyperparameters import CATEGORICAL, RACE_END_STEPS, Hyperparameter, When, described_by
 from tfagents_system.settings import other_libraries
 from tfagents_system.settings.load_params import INPUT_FILES, OF_ITERATIONS, check_input_files, is_set, own_names
 from tfagents_system.train_params_base import TrainParamsBase, overrides_any
@@ -199,6 +206,8 @@ def _acts(p: Any, name: str) -> bool:
         return overrides_any(p, name)
     if name == "recurrent" and ALGORITHMS[p.algorithm].why_not_recurrent:  # Refused for itself.
         return False
+    if name == "network" and p.algorithm in CATEGORICAL:
+        return False
     return bool(value(p, name) != _OFF[name])
 
 
@@ -216,7 +225,7 @@ def _not_with(first: str, second: str, why: str) -> Rule:
             if first in _OFF:
                 shown_first, remedy = f"{first}={shown(value(p, first))}", f"set {first} to {_OFF[first]!r}"
             own = getattr(p, second)
-            shown_second = shown(value(p, second) if own is None else own)
+            shown_second = f"{shown(value(p, second))} (by default)" if own is None else shown(own)
             yield (
                 f"{shown_first} does not work with {second}={shown_second}, {why}: {remedy}, or "
                 f"{second} to {_OFF[second]!r}"
@@ -283,17 +292,22 @@ def _networks_of_ones_own(p: Any) -> str:
 
 
 def _even_layers(name: str) -> Rule:
+    def where(p: Any) -> str:
+        if ALGORITHMS[p.algorithm].residual_blocks:
+            return f"algorithm={p.algorithm!r}"
+        return "network='simba'" if _acts(p, "network") else ""
+
     return _unless(
-        lambda p: p.network == "simba" and len(set(getattr(p, name))) != 1,
-        f"{name}={{p.{name}}} must be one width, once for each residual block, with network='simba': write it as in "
-        "(256, 256)",
+        lambda p: len(set(getattr(p, name))) != 1 and where(p),
+        f"{name}={{p.{name}}} must be one width, once for each residual block, with {{it}}: write it as in (256, 256)",
     )
 
 
 def _fixed(p: Any) -> Iterator[str]:
     """Attributes that the algorithm fixes."""
     for name, why in ALGORITHMS[p.algorithm].fixed.items():
-        if (own := getattr(p, name, None)) is not None:
+        own, held = getattr(p, name, None), described_by(TrainParamsBase)[name].by_algorithm.value(p)
+        if own is not None and own != held:
             yield (
                 f"{name}={shown(own)} does not work with algorithm={p.algorithm!r}, {why}: set it to None, or choose "
                 "another algorithm"
@@ -455,6 +469,11 @@ def _late_values(p: Any) -> Iterator[str]:
 
 
 _NOTES = (
+    _unless(
+        lambda p: has_categories(p) and not value(p, "normalize_rewards") and "value_range" not in p.categorical,
+        "normalize_rewards=False with categorical critics: returns beyond categorical.value_range=(-5.0, 5.0) are "
+        "clipped. Set value_range to the range of your returns",
+    ),
     _unless(
         lambda p: offline_updates(p) and random_count(p) and _random_first(p),
         "offline_updates={p.offline_updates}, and the first actions ({it[0]}={it[1]}) are random, not of the policy "

@@ -240,7 +240,9 @@ class Worker:
     def _make_policy(self, time_step_spec: Any, action_spec: Any, seed: int, num_lanes: int) -> WorkerPolicy:
         agent = make_worker_agent(self._params, time_step_spec, action_spec)
         params, hold_steps = self._params, algorithms.value(self._params, "noise_hold_steps")
-        return make_worker_policy(agent, seed, num_lanes, params.frame_stack, params.actor_observations, hold_steps)
+        seen = params.frame_stack, params.actor_observations
+        must_hold = params.noise_hold_steps is not None
+        return make_worker_policy(agent, seed, num_lanes, *seen, hold_steps, must_hold)
 
     def _eval_episodes(self) -> range:
         """Numbers of an evaluation's episodes that are this worker's."""
