@@ -196,7 +196,9 @@ def test_actions_outside_of_the_action_space_are_told(tmp_path: Path, files: dic
     data_sets.write_npz(tmp_path / "data.npz", [long, episode(5, 1, True)])
     stored, _, notes = imported(str(tmp_path / "data.npz"), tmp_path / "imported", files)
     (note,) = notes
-    assert note.startswith(f"{tmp_path}/data.npz: 2 of 35 actions (5.71%) are outside of the action space and count as")
+    assert note.startswith(
+        f"{tmp_path}/data.npz: 2 of 35 actions (5.71%) are outside of the bounds of actions and count as"
+    )
     assert next(episodes_of(stored)).action[0][[3, 5], 0].tolist() == [-1.0, 1.0]
 
 

@@ -72,7 +72,7 @@ def test_memory() -> None:
 def test_experience_beyond_the_memory_is_a_note() -> None:
     assert memory(10 * GIB, experience=8 * GIB).notes == []
     (note,) = memory(10 * GIB, experience=9 * GIB).notes
-    assert "the replay buffer (with prior data) has 9.0 GiB, 8.3 GiB of memory are left" in note and "buffer_size" in note
+    assert "(with prior data) has 9.0 GiB, 8.3 GiB of memory are left" in note and "buffer_size" in note
 
 
 @pytest.mark.parametrize(

@@ -225,11 +225,13 @@ def test_an_algorithm_that_is_misspelt_is_told_with_the_one_that_was_meant(wrong
         *(
             (
                 {"hindsight_share": 0.5, **attributes},
-                "hindsight_share=0.5 does not work with normalize_rewards=True, which divides by returns of the goals "
-                "that steps had before: set hindsight_share to None, or normalize_rewards to False",
+                "hindsight_share=0.5 does not work with normalize_rewards=True (by default), which divides by returns of "
+                "the goals that steps had before: set hindsight_share to None, or normalize_rewards to False",
             )
             for attributes in ({"algorithm": "xqc"}, {"critic_head": "categorical"})
         ),
+        ({"algorithm": "flash_sac", "actor_fc_layer_params": (64, 32)}, "must be one width, once for each residual"),
+        ({"algorithm": "flash_sac", "critic_joint_fc_layer_params": ()}, "with algorithm='flash_sac': write it as in"),
     ],
 )
 def test_what_an_algorithm_cant_have_is_told(attributes: dict[str, Any], told: str) -> None:
@@ -240,9 +242,12 @@ def test_what_an_algorithm_cant_have_is_told(attributes: dict[str, Any], told: s
 @pytest.mark.parametrize(
     "attributes",
     [
-        {"algorithm": "flash_sac", "hindsight_share": 0.5, "normalize_rewards": False},
+        {"algorithm": "flash_sac", "hindsight_share": 0.5, "normalize_rewards": False}
+        | {"categorical": {"value_range": [-50, 0]}},
         {"critic_head": "categorical", "recurrent": True, "categorical": {"num_atoms": 51}},
         {"algorithm": "xqc", "preset": "paper", "num_critics": 3, "categorical": {"value_range": [-1, 1]}},
+        {"algorithm": "xqc", "critic_head": "categorical", "critic_layer_norm": False, "network": "mlp"},
+        {"algorithm": "xqc", "critic_joint_fc_layer_params": (64, 32)},
         {"algorithm": "redq", "critic_head": "categorical", "critic_dropout": 0.01},
     ],
 )

@@ -20,9 +20,9 @@ from tfagents_system.train_params_base import TrainParamsBase
 class FlashSac(Xqc):
     """XQC's update with other networks, in another order: the actor steps first, in every second update.
 
-    It does so in the updates 2, 4 and so on, in the authors' code in 1, 3 and so on. The actor, too, sees states and next
-    states in one pass. The critics' losses are averaged. Scales and shifts of a normalisation of d numbers have the norm
-    sqrt(d) together.
+    It does so in the updates 2, 4 and so on, in the authors' code in 1, 3 and so on. The actor, too, sees states and
+    next states in one pass. The critics' losses are averaged. Scales and shifts of a normalisation of d numbers have
+    the norm sqrt(d) together.
     """
 
     actor_steps_first = True
