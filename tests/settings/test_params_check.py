@@ -225,8 +225,8 @@ def test_an_algorithm_that_is_misspelt_is_told_with_the_one_that_was_meant(wrong
         *(
             (
                 {"hindsight_share": 0.5, **attributes},
-                "hindsight_share=0.5 does not work with normalize_rewards=True (by default), which divides by returns of "
-                "the goals that steps had before: set hindsight_share to None, or normalize_rewards to False",
+                "hindsight_share=0.5 does not work with normalize_rewards=True (by default), which divides by returns "
+                "of the goals that steps had before: set hindsight_share to None, or normalize_rewards to False",
             )
             for attributes in ({"algorithm": "xqc"}, {"critic_head": "categorical"})
         ),
