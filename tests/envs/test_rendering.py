@@ -41,7 +41,7 @@ def test_environment_that_can_not_be_drawn_names_the_fix() -> None:
     env = TrainingEnvironment(NumberedEnv(), 5)
     env.reset()
     with pytest.raises(
-        UserError, match="NumberedEnv can't be drawn .*: SAC_REPORT=0 for a run, --no_video for `sac play`"
+        UserError, match="NumberedEnv can't be drawn .*: SAC_REPORT=0 for a run, --no-video for `sac play`"
     ):
         env.render_frame()
 

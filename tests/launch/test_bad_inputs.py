@@ -241,7 +241,9 @@ BAD: dict[str, Bad] = {
         "algorithm=sac learns continuous actions, and the environment's are discrete (6 actions of (1,) in [0, 5])",
     ),
     "unbounded actions": params(
-        "Env.action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))", "is unbounded (low [-inf]", "finite bounds"
+        "Env.action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))",
+        "is unbounded (low [-inf]",
+        "bounds of less than 1e+30",
     ),
     "actions of no dimension": params(
         "Env.action_space = gymnasium.spaces.Box(-1, 1, (0,))",

@@ -118,4 +118,4 @@ def test_flags_that_do_not_go_with_it_are_refused(make: Any, capsys: Any) -> Non
     for flags in (["--num_episodes", "2"], ["--seed", "3"], ["--montage"], ["--policy", "x"]):
         with pytest.raises((SystemExit, UserError)) as refused:
             run.main(["--replay_actions", str(path), *flags])
-        assert "--replay_actions" in f"{refused.value} {capsys.readouterr().err}"
+        assert "--replay-actions" in f"{refused.value} {capsys.readouterr().err}"

@@ -258,7 +258,7 @@ def test_workers_are_submitted_for_what_is_left(
     assert tune(3, *words, "--dry_run") == 0 and not project.tasks.exists()
     assert tune(3, *words) == 0
     array = ["--array=0,1%2", f"--study={project.tasks}", "--set", "discount.x=0.9", "--keep", "--time", "5:00"]
-    assert submitted[0][1:] == [str(project.vars_file), *array, "--dry_run"]
+    assert submitted[0][1:] == [str(project.vars_file), *array, "--dry-run"]
     assert submitted[1][1:] == [str(project.vars_file), *array]
     scripts = [f"{project.folder}/logs/{name}_array/snapshot/20260101-000000-1/job.sbatch" for name in ("try", "you")]
     queue = project.folder / "queue"

@@ -274,7 +274,7 @@ def test_what_was_trained_here_is_played_here(data: Path, monkeypatch: pytest.Mo
     exp_dir = data / "trainer" / "car"
     (exp_dir / "policies" / "checkpoints" / "policy_checkpoint_0000000020").mkdir(parents=True)
     assert tmrl.main(["--test", "--config={'RUN_NAME': 'car'}"]) == EXIT_DONE
-    assert played == [[f"--exp_dir={exp_dir}", "--checkpoint=latest", "--num_episodes=10", "--no_video"]]
+    assert played == [[f"--exp-dir={exp_dir}", "--checkpoint=latest", "--num-episodes=10", "--no-video"]]
 
 
 def test_a_launcher_gets_further_options_and_speaks_in_the_words_of_config_json(
