@@ -28,7 +28,7 @@ BUDGETS = {
     "run_files": 2_100,
     "settings": 2_580,
     "tasks": 890,
-    "tests": 48_330,
+    "tests": 48_340,
     "tmrl": 600,
     "top level": 2_540,
     "trainer": 2_170,

@@ -202,6 +202,11 @@ def _with_categories(params: Hyperparameters) -> bool:
     return params.algorithm in CATEGORICAL or params.critic_head == "categorical"
 
 
+def _rate_of_xqc(params: Hyperparameters) -> Any:
+    """3e-4 (with the preset `paper` falling from there to 3e-5 over the run)."""
+    return _FALLING_TO_A_TENTH(params) if params.preset == "paper" else 3e-4
+
+
 class Hyperparameters:
     """What a TrainParams file may set.
 
@@ -219,7 +224,7 @@ class Hyperparameters:
     """Discount factor gamma of later rewards. A schedule works with `dqn`, `iqn` and `sac_discrete`."""
     learning_rate: Annotated[
         SchedulablePositive,
-        DefaultOf(xqc=_FALLING_TO_A_TENTH, flash_sac=_FALLING_TO_HALF, **dict.fromkeys(_OF_VALUES, _FALLING_RATE)),
+        DefaultOf(xqc=_rate_of_xqc, flash_sac=_FALLING_TO_HALF, **dict.fromkeys(_OF_VALUES, _FALLING_RATE)),
         MayChange,
     ] = 3e-4
     """Learning rate of critics, actor and log(alpha)."""

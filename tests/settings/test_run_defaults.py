@@ -223,11 +223,13 @@ def test_xqcs_discount_follows_from_the_horizon(tmp_path: Path, horizon: int, di
     assert defaults["discount"] == pytest.approx(discount)
 
 
-def test_rates_of_xqc_and_flash_sac_fall_over_the_run(tmp_path: Path) -> None:
-    rates = {}
-    for name in ("xqc", "flash_sac"):
-        params = params_of(tmp_path, own=f"algorithm = {name!r}; num_env_steps = 1000")
-        rates[name] = Schedule.of(defaults_of(params, 1)["learning_rate"])
+def test_rates_of_flash_sac_and_of_the_papers_xqc_fall_over_the_run(tmp_path: Path) -> None:
+    def rate_of(algorithm: str, preset: str) -> Schedule:
+        own = f"algorithm = {algorithm!r}; preset = {preset!r}; num_env_steps = 1000"
+        return Schedule.of(defaults_of(params_of(tmp_path, own=own), 1)["learning_rate"])
+
+    rates = {"xqc": rate_of("xqc", "paper"), "flash_sac": rate_of("flash_sac", "cpu")}
+    assert rate_of("xqc", "cpu").values == (3e-4,)
     for steps in range(0, 1001, 100):
         assert rates["xqc"].value(steps, 0, 0) == pytest.approx(3e-4 - 2.7e-4 * steps / 1000)
         cosine = 2.25e-4 + 0.75e-4 * np.cos(np.pi * steps / 1000)
