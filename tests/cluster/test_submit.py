@@ -141,7 +141,6 @@ def test_all_that_is_wrong_is_told_at_once(user: User) -> None:
 @pytest.mark.parametrize(
     ("more", "options", "words"),
     [
-        ("", ("--set", "SAC_SEED=3"), "--set=SAC_SEED=3: what the job asks for follows from the variables"),
         ("SAC_EXP_DIR=$PWD/my.json/run", (), "my.json/run can't be made"),
         ('SAC_EXP_DIR="$TMPDIR/run"', (), "must not depend on the job"),
         ("SAC_EXP_DIR=/tmp/a\\\"b", (), "must not have a quotation mark"),
@@ -255,6 +254,15 @@ def test_paths_are_absolute_and_found_as_by_a_start(user: User, tmp_path: Path) 
     assert values["SAC_MLFLOW_URI"] == "sqlite:////runs/a.db"
     assert values["SAC_REPLAY_DIR"] == str(user.folder.parent / "ring"), "each run has a folder of its own there"
     assert values["SAC_EXP_DIR"] == str(user.exp_dir) and values["SAC_SEED"] == "3"
+
+
+def test_options_win_over_the_vars_file(user: User, tmp_path: Path) -> None:
+    done = user.submit("--no-check", "--name", "mine", "--seed=7", "--workers", "2", "--set", "SAC_TRAIN_CPUS=3")
+    assert done.returncode == 0, done.stderr
+    values = sourced(user.snapshot / "variables.sh")
+    names = ("SAC_EXP_NAME", "SAC_SEED", "SAC_NUM_COLLECT_WORKERS", "SAC_TRAIN_CPUS")
+    assert [values[name] for name in names] == ["mine", "7", "2", "3"]
+    assert "--cpus-per-task=11" in (user.snapshot / "job.sbatch").read_text()  # 2 + 3 + 2 * 2 + 2
 
 
 def test_further_nodes_get_as_many_workers(user: User, tmp_path: Path) -> None:

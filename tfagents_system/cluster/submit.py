@@ -184,6 +184,9 @@ def read_run(options: Options, base: Mapping[str, str]) -> Run:
       UserError: With all findings.
     """
     environ = read_vars_file(options.vars_file, {**base, **{name: f"@{name}@" for name in _OF_JOB}})
+    for word in [word for word in options.run if re.match("--set=SAC_[A-Z_]+=", word)]:
+        options.run.remove(word)
+        name, _, environ[name] = word.removeprefix("--set=").partition("=")
     texts = {name: environ.get(name, "").strip() for name in (*_AUTOMATIC, WORKERS, "SAC_DETERMINISTIC")}
     for name, count in _AUTOMATIC.items():  # The CPUs of a login node say nothing of a job's.
         if texts[name] in ("", "auto"):
@@ -245,12 +248,7 @@ def _check(options: Options, texts: Mapping[str, str], exp_dir: Path, folder: Pa
         f"{folder} can't be made, {ancestor} can't be written: set SAC_LOGS_DIR to a folder that is yours":
             not (ancestor.is_dir() and os.access(ancestor, os.W_OK | os.X_OK)),
     }  # fmt: skip
-    findings = [text for text, is_broken in rules.items() if is_broken]
-    return findings + [
-        f"{word}: what the job asks for follows from the variables: set it in {options.vars_file}"
-        for word in options.run
-        if word.startswith("--set=SAC_")
-    ]
+    return [text for text, is_broken in rules.items() if is_broken]
 
 
 def _refers_to_job(text: str) -> bool:
