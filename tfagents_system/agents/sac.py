@@ -147,7 +147,7 @@ class Sac(Agent):
         projected, clipped = self.categories.project(tf.nn.softmax(next_values), td_targets)
         return tf.stop_gradient(projected), {CLIPPED_MASS: tf.reduce_mean(clipped)}
 
-    # Critics: J = sum_i (Q_i(s, a) - y)^2 / 2, equation 5; with categories their cross-entropies take the squares' place.
+    # Critics: J = sum_i (Q_i(s, a) - y)^2 / 2, equation 5; with categories cross-entropies take the squares' place.
 
     def td_loss(self, td_targets: tf.Tensor, prediction: tf.Tensor) -> tf.Tensor:
         """Loss of one critic, `[B, (T,)]`; `critic_loss_weight` is its factor."""
