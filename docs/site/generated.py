@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from unittest import mock
 
+from docs.site import pictures
 from tfagents_system import command
 from tfagents_system.errors import NAME_VARIABLE
 from tfagents_system.hyperparameters import Hyperparameters, described_by
@@ -219,6 +220,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/parameters.md": _parameters,
     "reference/variables.md": _variables,
+    "images/speed.svg": pictures.speed,
 }
 
 

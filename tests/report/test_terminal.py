@@ -50,6 +50,14 @@ def test_before_there_are_numbers_the_line_says_what_the_roles_do():
     assert "trainer starting" in words(rendered(content))
 
 
+def test_names_are_dim_and_their_values_are_not():
+    console = Console(width=80, force_terminal=True, color_system="truecolor")
+    segments = [segment for line in console.render_lines(render(status())) for segment in line]
+    is_dim = {segment.text.strip(): bool(segment.style and segment.style.dim) for segment in segments}
+    assert is_dim["updates/s"] and not is_dim["181"]
+    assert is_dim["curriculum"] and not is_dim["mass\u00a01.5"]
+
+
 def test_the_live_view_shows_every_number_and_role():
     content = status(name="[red]pendulum[/]")
     content["roles"]["worker_0"] |= {"restarts": 1, "alive": False}

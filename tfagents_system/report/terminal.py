@@ -205,14 +205,14 @@ def _numbers(status: Status) -> RenderableType:
     trainer = status["roles"].get(TRAINER, {})
     env_steps = trainer.get("env_steps") or status["roles"].get(REPLAY, {}).get("env_steps")
     texts = numbers({**trainer, "env_steps": env_steps})
-    pairs = [Text(f"{name} ", style="dim").append(text, "default") for name, text in texts.items()]
+    pairs = [Text.assemble((f"{name} ", "dim"), text) for name, text in texts.items()]
     return Columns(pairs, padding=(0, 3))
 
 
 def _pairs_line(name: str, pairs: Mapping[str, str]) -> list[RenderableType]:
     """`curriculum  mass 1.5  friction 0.31`, or nothing."""
     words = [f"{key} {value}".replace(" ", "\u00a0") for key, value in pairs.items()]  # A pair is not torn apart.
-    return [Text(f"{name}  ", style="dim").append("  ".join(words), "default")] if words else []
+    return [Text.assemble((f"{name}  ", "dim"), "  ".join(words))] if words else []
 
 
 def _roles_table(status: Status, max_workers: int) -> RenderableType:
