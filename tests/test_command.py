@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +56,7 @@ def run(*words: str) -> None:
 
 def test_every_command_leads_somewhere_and_has_its_name_in_its_example() -> None:
     for name, one in command.COMMANDS.items():
-        assert one.example.startswith("sac " + name), name
+        assert one.lines and one.summary[0].islower() and not one.summary.endswith("."), name
         is_script = one.target.endswith(".sh")
         path = f"launch/{one.target}" if is_script else f"{one.target.replace('.', '/')}.py"
         assert (ROOT / "tfagents_system" / path).is_file(), one.target
@@ -67,24 +69,44 @@ def test_help_needs_no_tensorflow(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, timeout=60)
 
 
-def test_help_of_a_command_begins_with_an_example(tmp_path: Path) -> None:
-    for name in ("train", "export"):
-        done = sac(name, "--help", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert f"\n  {command.COMMANDS[name].example}\n" in done.stdout and "sage: " in done.stdout
-        assert f"sage: sac {name}" in done.stdout
-    assert "sac export RUN ... is sac export --exp-dir RUN ...\n" in done.stdout
+def test_help_of_each_command_has_one_form(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence, usage, arguments, options with hyphens, examples whose options are among them."""
+    monkeypatch.setenv("COLUMNS", "300")
+    for name in command.COMMANDS:
+        monkeypatch.setattr(sys, "argv", ["sac"])
+        monkeypatch.setenv(NAME_VARIABLE, "")
+        with contextlib.suppress(SystemExit):
+            assert command.main([name, "--help"]) == 0
+        text = capfd.readouterr().out
+        sentence, usage, *_, options, examples = text.split("\n\n")
+        assert re.fullmatch("[A-Z][^\n]+[.]", sentence) and usage.startswith(f"usage: sac {name} "), text
+        assert options.startswith("options:\n  -h, --help ") and examples.startswith(f"examples:\n  sac {name}"), text
+        assert not re.search(r"--\w+_|positional|EXP_DIR", text)
+        if "COMMAND" not in usage:
+            given = set(re.findall(r" (--[a-z-]+)", examples)) - {"--time"}
+            assert given <= set(re.findall(r"--[a-z-]+", options)), name
+
+
+def test_help_of_a_subcommand_has_its_own_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        command.main(["experience", "import", "--help"])
+    examples = capsys.readouterr().out.partition("examples:\n")[2].splitlines()
+    assert examples and all(line.startswith("  sac experience import ") for line in examples)
 
 
 def test_wrong_words_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     for word, told in (
-        ("stats", "sac stats is no command, sac status is: see"),
+        ("stats", "sac stats is no command: use sac status, or see"),
         ("fly", "sac fly is no command: see"),
-        ("tune", "sac tune is no command, sac tune-params is: see"),
+        ("tune", "sac tune is no command: use sac tune-params, or see"),
+        ("export-policy", "use sac export, or"),
+        ("enjoy", "use sac play RUN, or"),
+        ("resume", "use sac train VARS.sh, or"),
+        ("tensorboard", "tensorboard --logdir logs, or"),
     ):
         with pytest.raises(UserError, match=told):
             command.main([word])
-    assert command.main([]) == 2 and "Usage: sac COMMAND" in capsys.readouterr().err
+    assert command.main([]) == 2 and "usage: sac COMMAND" in capsys.readouterr().err
     assert command.main(["--version"]) == 0
     assert capsys.readouterr().out == f"tfagents_system {tfagents_system.__version__}\n"
 

@@ -120,7 +120,7 @@ def test_the_seed_decides_the_returns_with_videos_or_without(capsys: Any, saved:
     numbers = returns(play(capsys, saved, *flags, "--no_video"))
     assert numbers[0] != numbers[1]
     assert numbers != returns(play(capsys, saved, "--num_episodes", "2", "--no_video", "--seed", "6"))
-    lines = play(capsys, saved, *flags, "--video_dir", str(tmp_path / "videos"))
+    lines = play(capsys, saved, *flags, "--out", str(tmp_path / "videos"))
     assert returns(lines) == numbers
     videos = sorted((tmp_path / "videos").iterdir())
     assert [video.name for video in videos] == [f"policy_checkpoint_0000000016_seed_5_episode_{k}.mp4" for k in (1, 2)]
@@ -135,7 +135,7 @@ def test_an_environment_that_can_not_be_drawn_is_played_without_a_video(
 ) -> None:
     other = tmp_path / "other.py"
     other.write_text(saved.params.read_text().replace("    def step(", "    render = None\n    def step("))
-    lines = play(capsys, saved, "--num_episodes", "2", "--params", str(other), "--video_dir", str(tmp_path / "videos"))
+    lines = play(capsys, saved, "--num_episodes", "2", "--params", str(other), "--out", str(tmp_path / "videos"))
     assert lines[1].startswith("note: no video: Noisy can't be drawn (TypeError") and "--no-video" not in lines[1]
     assert len(returns(lines)) == 2 and not (tmp_path / "videos").exists()
     with pytest.raises(UserError, match="a montage needs pictures"):
@@ -189,16 +189,19 @@ def test_files_that_are_missing_or_of_another_kind_are_named(saved: RunPaths, fl
         (["--num_episodes", "0"], ["--num-episodes must be a whole number of at least 1, found 0"]),
         (["--seed", "-1"], ["--seed must be a whole number of at least 0, found -1"]),
         (
-            ["--montage", "--num_episodes", "7", "--seed=x", "--checkpoints", "best", "y"],
+            ["--montage", "--num_episodes", "7", "--seed=x", "--checkpoints=best"],
             [
-                *(f"{word} is no option: leave it out, or see --help" for word in ("--checkpoints", "best", "y")),
+                "--checkpoints=best is no option, --checkpoint is meant: leave it out, or see sac play --help",
                 "--seed must be a whole number of at least 0, found x",
                 "--montage plays one episode of each checkpoint: leave out --num-episodes",
             ],
         ),
     ],
 )
-def test_all_wrong_flags_are_told_at_once(saved: RunPaths, flags: list[str], told: list[str]) -> None:
+def test_all_wrong_flags_are_told_at_once(
+    saved: RunPaths, flags: list[str], told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["sac play"])
     with pytest.raises(UserError) as caught:
         run.main(["--exp_dir", str(saved.exp_dir), *flags])
     assert [*caught.value.findings] == told
@@ -222,10 +225,10 @@ def test_policy_of_another_environment(saved: RunPaths, tmp_path: Path) -> None:
 def test_a_file_where_a_folder_is_written_to(saved: RunPaths, tmp_path: Path) -> None:
     file = tmp_path / "policy.npz"
     file.write_text("mine")
-    with pytest.raises(UserError, match="--video-dir=.*policy.npz is a file: give a folder"):
-        run.main(["--exp_dir", str(saved.exp_dir), "--video_dir", str(file)])
     with pytest.raises(UserError, match="--out=.*policy.npz is a file: give a folder"):
-        export.main(["--exp_dir", str(saved.exp_dir), "--out", str(file)])
+        run.main(["--exp_dir", str(saved.exp_dir), "--out", str(file)])
+    with pytest.raises(UserError, match="--out=.*policy.npz is a file: give a folder"):
+        export.main([str(saved.exp_dir), "--out", str(file)])
     assert file.read_text() == "mine"
 
 
@@ -248,11 +251,11 @@ def test_what_is_played_and_exported_says_its_stage(capsys: Any, saved: RunPaths
         for k, moment in enumerate(moments, 1):
             moment.write_text(json.dumps({"iteration": k}))
         assert play(capsys, saved, "--no_video", "--checkpoint", "best")[1] == "curriculum of iteration 2: mass=2"
-        lines = play(capsys, saved, "--montage", "--video_dir", str(tmp_path))
+        lines = play(capsys, saved, "--montage", "--out", str(tmp_path))
         assert [line for line in lines if "curriculum" in line] == [
             f"curriculum of iteration {k}: mass={k}" for k in (1, 2, 3)
         ]
-        assert export.main(["--exp_dir", str(saved.exp_dir), "--out", str(tmp_path / "out")]) == 0
+        assert export.main([str(saved.exp_dir), "--out", str(tmp_path / "out")]) == 0
         assert capsys.readouterr().out.splitlines()[1] == "curriculum of iteration 2: mass=2"
         model = saved.policies / "greedy_policy"
         moments.append(model / "moment.json")
@@ -278,13 +281,13 @@ def test_as_a_script_mistakes_exit_with_2_and_one_line(saved: RunPaths, tmp_path
 
 
 def test_another_policy_without_its_environment_is_refused(capsys: Any, saved: RunPaths) -> None:
-    with pytest.raises(UserError, match="give --exp-dir, or --params and --config"):
+    with pytest.raises(UserError, match="give a run directory, or --params and --config"):
         run.main(["--policy", str(saved.policies / "greedy_policy"), "--no_video"])
     with pytest.raises(UserError, match="--policy=nowhere.npz does not exist"):
         run.main(["--exp_dir", str(saved.exp_dir), "--policy", "nowhere.npz", "--no_video"])
     with pytest.raises(UserError, match=r"--policy=.*config.json is neither a SavedModel, nor"):
         run.main(["--exp_dir", str(saved.exp_dir), "--policy", str(saved.config), "--no_video"])
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(UserError, match="--montage: not allowed with argument --policy"):
         run.main(["--policy", "x", "--montage"])
     for flags, told in (
         ([], "there is nothing to play"),
@@ -309,7 +312,7 @@ def test_milestones_are_the_first_the_best_and_the_middle_one_between(tmp_path: 
 
 
 def test_a_montage_shows_the_milestones_side_by_side(capsys: Any, saved: RunPaths, tmp_path: Path) -> None:
-    assert run.main(["--exp_dir", str(saved.exp_dir), "--montage", "--video_dir", str(tmp_path)]) == 0
+    assert run.main(["--exp_dir", str(saved.exp_dir), "--montage", "--out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[:3]] == [f"policy_checkpoint_{step:010d}" for step in (8, 16, 24)]
     assert [file.name for file in tmp_path.iterdir()] == ["montage.mp4"] and lines[-1] == str(tmp_path / "montage.mp4")

@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from tfagents_system import __version__
 from tfagents_system.checks.rules import near_misses
@@ -28,61 +29,92 @@ class Command(NamedTuple):
     Attributes:
       target: The shell script of `launch/` that it becomes; its first file is a vars file, or a params file instead.
         Or the module of tfagents_system whose `main(arguments)` it calls.
-      summary: For `sac --help`.
-      arguments: Of an example.
+      summary: For both help texts; begins with a verb.
+      examples: Arguments of calls that work.
       first: Arguments before those that are given.
-      positional: The option of the module that an argument without a dash stands for.
     """
 
     name: str
     target: str
     summary: str
-    arguments: str
+    examples: tuple[str, ...]
     first: tuple[str, ...] = ()
-    positional: str = ""
 
     @property
-    def example(self) -> str:
-        """A whole line."""
-        return f"sac {self.name} {self.arguments}".rstrip()
+    def lines(self) -> list[str]:
+        """The examples as whole lines."""
+        return [f"sac {self.name} {arguments}".rstrip() for arguments in self.examples]
 
 
-_COMMANDS = (
-    Command("new", "launch.new_project", "a folder with params, JSON and vars file", "reacher --env Reacher-v5"),
-    Command("check", "run_script.sh", "all checks of `train`, without a start", "reacher/vars.sh", ("--check",)),
-    Command("train", "run_script.sh", "train a run here, or resume it", "reacher/vars.sh --set batch_size=512"),
-    Command("sweep", "tasks.sweep", "train seeds and settings here, a few at a time", "reacher/vars.sh --seeds 0-4"),
-    Command("submit", "submit.sh", "submit a run, or an array of them, to SLURM", "reacher/vars.sh --array 0-9"),
-    Command("join", "join_script.sh", "let workers here join a run elsewhere", "reacher/vars.sh --ssh me@node7"),
-    Command("status", "report.status", "the state of runs", "logs/*"),
-    Command("plots", "report.plots", "draw the curves of runs anew", "logs/reacher"),
-    Command("compare", "report.compare", "curves of several runs together, with a table", "logs/reacher_task_*"),
-    Command("track", "report.tracking", "send metrics that a run could not send", "logs/reacher"),
-    Command("report", "report.page", "a run's curves, settings, videos in an HTML file", "logs/reacher --out r.html"),
-    Command("play", "run", "play a policy: returns and videos", "logs/reacher --num-episodes 5", (), "--exp-dir"),
-    Command("montage", "run", "three checkpoints in one video", "logs/reacher", ("--montage",), "--exp-dir"),
-    Command(
-        "export", "playing.export", "a policy as NumPy, TFLite or ONNX", "logs/reacher --out here", (), "--exp-dir"
+_VARS, _RUN, _CHECK = "reacher/vars.sh", "logs/reacher", ("--check",)
+_FILES, _RACE = (f"--params {name}/params.py --config {name}/config.json" for name in ("reacher", "my_race"))
+_SHOWN = f"import demos.npz --run {_RUN} --out demos", f"export {_RUN} --out reacher.npz", f"show {_RUN}"
+_RACES = f"record-reward {_RACE}", f"check-environment {_RACE} --out pictures", f"benchmark {_RACE}"
+_GROUPS: dict[str, tuple[Any, ...]] = {
+    "prepare": (
+        ("new", "launch.new_project", "create a folder with params, JSON and vars file",
+         ("reacher --env Reacher-v5", "my_race --example racing")),
+        ("check", "run_script.sh", "make all checks of a start, and start nothing", (_VARS,), _CHECK),
+        ("cpus", "run_script.sh", "measure how many workers a run needs", (_VARS,), _CHECK),
     ),
-    Command("experience", "experience.command", "import, export and show experience", "show logs/reacher"),
-    Command("racing", "examples.racing.recorder", "record rewards, check and time racing environments", "--help"),
-    Command("parameters", "settings.parameters_page", "attributes of TrainParams and their defaults", "learning_rate"),
-    Command("tune-params", "tasks.search", "search for good settings, with Optuna", "reacher/vars.sh --trials 40"),
-    Command("cpus", "run_script.sh", "how many workers a run needs, measured", "reacher/vars.sh", ("--check",)),
-    Command("doctor", "launch.machine_checks", "what is installed here, what renders; CPUs, GPUs, SLURM", ""),
-)
-COMMANDS = {command.name: command for command in _COMMANDS}
+    "train": (
+        ("train", "run_script.sh", "train a run here, or resume it",
+         (_VARS, f"{_VARS} --name reacher_512 --set batch_size=512", "reacher/params.py")),
+        ("sweep", "tasks.sweep", "train seeds and settings here, a few at a time", (f"{_VARS} --seeds 0-4",)),
+        ("tune-params", "tasks.search", "search for good settings with Optuna",
+         (f"{_VARS} --space sac --trials 40", "--show-space sac")),
+        ("submit", "submit.sh", "submit a run, or an array of runs, to SLURM",
+         (f"{_VARS} --time 24:00:00 --dry-run", f"{_VARS} --array 0-9")),
+        ("join", "join_script.sh", "join workers of this machine to a run elsewhere",
+         (f"{_VARS} --to {_RUN}", f"{_VARS} --ssh me@node7 --to toolkit/{_RUN}")),
+    ),
+    "watch": (
+        ("status", "report.status", "show the state of runs", ("", f"{_RUN} --follow")),
+        ("plots", "report.plots", "draw the learning curves of runs anew", (_RUN,)),
+        ("compare", "report.compare", "compare runs: learning curves and a table", (f"{_RUN}_task_* --out seeds.png",)),
+        ("report", "report.page", "write a run's curves, settings and videos to one HTML file", (_RUN,)),
+        ("track", "report.tracking", "send metrics that a run could not send", (_RUN,)),
+    ),
+    "use": (
+        ("play", "run", "play a policy: returns and videos",
+         (f"{_RUN} --num-episodes 5 --checkpoint best", f"--policy exported/policy.npz {_FILES}")),
+        ("montage", "run", "show the first, the middle and the best checkpoint in one video", (_RUN,), ("--montage",)),
+        ("export", "playing.export", "export a policy as NumPy, TFLite or ONNX", (f"{_RUN} --format numpy tflite",)),
+        ("experience", "experience.command", "import, export or show experience", _SHOWN),
+        ("racing", "examples.racing.recorder", "record rewards, check and time racing environments", _RACES),
+    ),
+    "inspect": (
+        ("parameters", "settings.parameters_page", "show attributes of TrainParams with their defaults", ("rate", "")),
+        ("doctor", "launch.machine_checks", "show what is installed and renders here; CPUs, GPUs, SLURM", ("",)),
+    ),
+}  # fmt: skip
+COMMANDS = {row[0]: Command(*row) for rows in _GROUPS.values() for row in rows}
+# What does the work of other programs' commands.
+_ELSEWHERE = {
+    "sac play RUN": "eval evaluate enjoy render test video watch",
+    "sac status": "info list logs ls ps runs show top",
+    "sac train VARS.sh": "continue fit learn restart resume run start",
+    "sac new": "create examples init make",
+    "sac plots RUN": "curves graph",
+    "sac submit VARS.sh": "sbatch slurm",
+    "sac sweep VARS.sh": "grid seeds",
+    "sac tune-params VARS.sh": "optimize optuna search",
+    "sac parameters": "config hyperparameters settings",
+    "sac export RUN": "onnx save tflite",
+    "tensorboard --logdir logs": "tb tensorboard",
+    "./run_benchmarks.sh": "bench benchmark benchmarks",
+    "Ctrl-C in the run's terminal, or scancel for a job": "cancel end kill pause stop",
+}
 
 
 def help_text() -> str:
     """What `sac --help` prints."""
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
-    usage = ["Usage: sac COMMAND [ARGUMENT...]     (sac COMMAND --help says more)", ""]
-    more = "VARS.sh assigns the SAC_ variables. Where a command takes one, `PARAMS.py --config JSON` does as well."
-    return "\n".join(
-        [*usage, *lines, "", more, "Run directories are in logs/ of the current folder, or in SAC_LOGS_DIR."]
-    )
+    text = "usage: sac COMMAND [ARGUMENT...]     (sac COMMAND --help says more)\n\n"
+    for group, rows in _GROUPS.items():
+        text += "\n".join([f"{group}:", *(f"  {row[0]:{width}}  {row[2]}" for row in rows), "\n"])
+    text += "VARS.sh assigns the SAC_ variables. Where a command takes one, `PARAMS.py --config JSON` does as well.\n"
+    return f"{text}Run directories are in logs/ of the current folder, or in SAC_LOGS_DIR."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,21 +132,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not name:
             print(help_text(), file=sys.stderr)
             return EXIT_BAD_INPUT
-        longer = [known for known in COMMANDS if known.startswith(name)]
-        meant = longer or [known for _, known in near_misses([name], COMMANDS, similarity=0.6)]
-        near = f", sac {meant[0]} is" if meant else ""
-        raise UserError(f"sac {name} is no command{near}: see sac --help")
+        likely = [known for known in COMMANDS if known.startswith(name) or name.startswith(known)]
+        likely += [known for _, known in near_misses([name], COMMANDS, similarity=0.6)]
+        meant = next((here for here, words in _ELSEWHERE.items() if name in words.split()), None)
+        meant = meant or "".join(f"sac {known}" for known in likely[:1])
+        raise UserError(f"sac {name} is no command: {f'use {meant}, or ' if meant else ''}see sac --help")
     os.environ[NAME_VARIABLE] = sys.argv[0] = f"sac {name}"
     if {"-h", "--help"} & set(given):
-        print(f"{command.summary}\n\n  {command.example}\n", flush=True)
-        if command.positional:
-            print(f"sac {name} RUN ... is sac {name} {command.positional} RUN ...\n", flush=True)
-    elif command.target.endswith(".sh") or command.target in ("tasks.search", "tasks.sweep"):
+        return _print_help(command, given)
+    if command.target.endswith(".sh") or command.target in ("tasks.search", "tasks.sweep"):
         given = _with_vars_file(name, given)
+    return _call(command, given)
+
+
+def _print_help(command: Command, given: Sequence[str]) -> int:
+    """Prints what all commands tell in one form: a sentence, the target's own help, examples."""
+    print(f"{command.summary[0].upper()}{command.summary[1:]}.\n", flush=True)
+    try:
+        if command.target.endswith(".sh"):
+            return subprocess.run(["bash", str(_LAUNCH / command.target), "--help"], check=False).returncode
+        return _call(command, given)
+    finally:
+        word = next((word for word in given if not word.startswith("-")), "")  # Of a subcommand.
+        lines = [line for line in command.lines if f" {word} " in line] or command.lines
+        print("\nexamples:", *(f"  {line}" for line in lines), sep="\n")
+
+
+def _call(command: Command, given: Sequence[str]) -> int:
+    """The exit code of the command's target; does not return from a shell script."""
     try:
         here = os.getcwd()
     except FileNotFoundError:
-        raise UserError(f"the folder in which sac {name} was called is gone: cd into one that exists") from None
+        raise UserError(f"the folder in which sac {command.name} was called is gone: cd into one that exists") from None
     if not (_LAUNCH.parents[1] / "setup.sh").is_file():  # Installed with pip: there is no environment to look for.
         os.environ.setdefault("SAC_PYTHON", sys.executable)
     if command.target.endswith(".sh"):
@@ -125,8 +174,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if here not in sys.path:
         sys.path.append(here)
     module = importlib.import_module(f"tfagents_system.{command.target}")
-    if command.positional and given and not given[0].startswith("-"):
-        given.insert(0, command.positional)  # `logs/reacher` becomes `--exp-dir logs/reacher`.
     code: int = module.main([*command.first, *given])
     return code
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import json
 import os
@@ -10,11 +11,13 @@ import re
 import reprlib
 import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 NAME_VARIABLE = "TFAGENTS_COMMAND"  # Set by `sac`, such as `sac status`.
+# Options that stand for --set of a variable.
+SHORT_OPTIONS = {"--name": "SAC_EXP_NAME", "--seed": "SAC_SEED", "--workers": "SAC_NUM_COLLECT_WORKERS"}
 TERMS = "TFAGENTS_TERMS"  # JSON: what the caller of a launcher knows other words for, and these.
 
 EXIT_DONE = 0
@@ -64,7 +67,43 @@ def shown(value: object) -> str:
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Takes options with underscores in the place of hyphens, too."""
+    """Options of a command: underscores work in the place of hyphens, and what is wrong is a UserError."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **settings})
+
+    def format_help(self) -> str:
+        return super().format_help().replace("positional arguments:", "arguments:")
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message.removeprefix('argument ')}: see {self.prog} --help")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        options, further = self.parse_known_args(args, namespace)
+        if further:
+            raise UserError(*self.unknown(further))
+        return options
+
+    def unknown(self, words: Sequence[str]) -> list[str]:
+        """A finding on each option that the command does not have, with the one that is meant."""
+        options = re.findall(r"--[a-z-]+", self.format_help())
+        findings = []
+        for word in [word for word in words if word.startswith("-")] or words:
+            meant = "".join(
+                f", {name} is meant" for name in difflib.get_close_matches(word.split("=")[0], options, 1, 0.75)
+            )
+            findings.append(f"{word} is no option{meant}: leave it out, or see {self.prog} --help")
+        return findings
+
+    def add_settings(self, names: Iterable[str] = SHORT_OPTIONS) -> None:
+        """Adds --set, and options that stand for it, as `assignments`: texts NAME=VALUE."""
+        words: dict[str, Any] = {"action": "append", "default": [], "dest": "assignments"}
+        kinds = "an attribute of TrainParams, a key of the JSON (config.KEY) or a SAC_ variable"
+        self.add_argument("--set", metavar="NAME=VALUE", help=f"set {kinds} for this run", **words)
+        for name in names:
+            variable, metavar = SHORT_OPTIONS[name], "NAME" if name == "--name" else "N"
+            text = f"set {variable} for this run"
+            self.add_argument(name, type=f"{variable}={{}}".format, metavar=metavar, help=text, **words)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words: list[str] = []

@@ -30,11 +30,13 @@ from tfagents_system.errors import (
     EXIT_INTERRUPTED,
     OptionParser,
     UserError,
-    called_as,
     exit_with,
 )
 from tfagents_system.playing.play import REPLAY, play, play_montage, replay, summary
 from tfagents_system.playing.saved_run import (
+    CHECKPOINT,
+    RUN,
+    add_run_options,
     checkpoint_in_words,
     find_checkpoint,
     find_path,
@@ -85,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run_paths(flags: argparse.Namespace) -> RunPaths | None:
     """The run directory; that of a recorded episode where none is given."""
     if flags.exp_dir is not None:
-        return RunPaths(find_path(flags.exp_dir, "--exp-dir", Path.is_dir))
+        return RunPaths(find_path(flags.exp_dir, RUN, Path.is_dir))
     if flags.replay_actions is None or flags.params is not None:
         return None
     paths = RunPaths(find_path(flags.replay_actions, REPLAY, Path.is_file).parent.parent)
@@ -104,38 +106,35 @@ def _what_is_played(flags: argparse.Namespace, paths: RunPaths | None) -> list[P
 
 
 def _video_dir(flags: argparse.Namespace, paths: RunPaths | None) -> Path:
-    if flags.video_dir:
-        return output_folder(flags.video_dir, "--video-dir")
+    if flags.out:
+        return output_folder(flags.out, "--out")
     return (paths.videos if paths else Path("videos")).absolute()
 
 
 def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """The options, and all that is wrong with them."""
-    parser = OptionParser(description="Plays a saved policy: returns, lengths, videos.", allow_abbrev=False)
-    parser.add_argument("--exp-dir", help="run directory, such as logs/minitaur")
-    parser.add_argument("--params", help="Python file with TrainParams (default: the run's own copy)")
-    parser.add_argument("--config", help="JSON of the environment (default: the run's own copy)")
-    parser.add_argument("--num-episodes", default=1, metavar="N", help="default: 1")
+    parser = OptionParser()
+    parser.add_argument("exp_dir", nargs="?", metavar=RUN, default=argparse.SUPPRESS, help="run directory")
+    parser.add_argument("--exp-dir", metavar=RUN, help="the same, as an option")
+    add_run_options(parser)
+    parser.add_argument("--num-episodes", default=1, metavar="N", help="episodes to play (default: 1)")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--checkpoint", help="name in policies/checkpoints, latest, or best (default)")
-    which.add_argument("--policy", help="another policy: a SavedModel, or a file or folder of sac export")
-    which.add_argument("--montage", action="store_true", help="first, middle and best checkpoint in one video")
-    which.add_argument("--replay-actions", metavar="FILE", help="the actions of a recorded episode (episodes/*.npz)")
-    parser.add_argument("--seed", default=0, metavar="N", help="for the environment (default: 0)")
-    parser.add_argument("--no-video", action="store_true", help="numbers only")
-    parser.add_argument("--video-dir", help="where videos go (default: videos/ in the run directory, or here)")
+    which.add_argument("--checkpoint", metavar="NAME", help=CHECKPOINT)
+    which.add_argument("--policy", metavar="PATH", help="another policy: a SavedModel, or what sac export has written")
+    which.add_argument("--montage", action="store_true", help="show first, middle and best checkpoint in one video")
+    which.add_argument("--replay-actions", metavar="FILE", help="repeat a recorded episode, one of episodes/*.npz")
+    parser.add_argument("--seed", default=0, metavar="N", help="seed of the environment (default: 0)")
+    parser.add_argument("--no-video", action="store_true", help="write no video")
+    parser.add_argument("--out", metavar="FOLDER", help="folder of videos (default: videos/ of the run, or here)")
     flags, further = parser.parse_known_args(arguments)
-    findings = [f"{word} is no option: leave it out, or see --help" for word in further]
+    findings = parser.unknown(further)
     for name, low in (("num_episodes", 1), ("seed", 0)):
         text = str(getattr(flags, name))
         if not text.isdecimal() or int(text) < low:
             findings.append(f"--{name.replace('_', '-')} must be a whole number of at least {low}, found {text}")
         setattr(flags, name, max(low, int(text)) if text.isdecimal() else low)
     if flags.exp_dir is None and flags.policy is None and flags.replay_actions is None:
-        run = f"{command} RUN" if (command := called_as("")) else "--exp-dir RUN"
-        findings.append(
-            f"there is nothing to play: give a run directory ({run}), or --policy with --params and --config"
-        )
+        findings.append("there is nothing to play: give a run directory, or --policy with --params and --config")
     if flags.montage and flags.no_video:
         findings.append("--montage is a video: leave out --no-video")
     if flags.montage and flags.num_episodes != 1:

@@ -139,10 +139,12 @@ def _commands() -> str:
     shown: dict[str, str] = {}
     for name, one in command.COMMANDS.items():
         text = _without_repetitions(help_of(name))
-        options = text.replace(f"sac {name}", "sac").partition("\n\n")[2]
+        options = text.replace(f"sac {name}", "sac")
         same = shown.setdefault(options, name)
         body = f"```text\n{text}\n```" if same == name else f"Its options are those of [sac {same}](#sac-{same})."
-        texts.append(f"## sac {name}\n\n{one.summary[0].upper()}{one.summary[1:]}. `{one.example}`\n\n{body}\n")
+        examples = "\n".join(one.lines)
+        sentence = f"{one.summary[0].upper()}{one.summary[1:]}."
+        texts.append(f"## sac {name}\n\n{sentence}\n\n```bash\n{examples}\n```\n\n{body}\n")
     return "\n".join(texts)
 
 
@@ -158,16 +160,16 @@ def _without_repetitions(text: str) -> str:
             lines.append(entry)
         seen.add(words)
     text = "".join(lines)
-    text = re.sub(r"^(positional arguments|options):\n(?=\n|\Z)", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^(arguments|options):\n(?=\n|\Z)", "", text, flags=re.MULTILINE)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n")
 
 
 def help_of(name: str) -> str:
-    """What `sac NAME --help` prints after the summary, and then what the help of each of its subcommands does."""
+    """What `sac NAME --help` prints between sentence and examples, and the help of each of its subcommands."""
     told = _help_of(name)
-    if found := re.search(r"^usage: sac \S+ \[-h\] (\w+ )?\{([\w,]+)\} \.\.\.$", told, re.MULTILINE):
-        parts = ((word, _help_of(name, *(found[1] or "").split(), word)) for word in found[2].split(","))
-        told += "".join(f"\n{word}:\n{part[part.index('usage: ') :]}" for word, part in parts)
+    if "\n  COMMAND\n" in told:
+        words = re.findall(r"^    ([a-z-]+)(?=\s)", told, re.MULTILINE)
+        told += "".join(f"\n{word}:\n{_help_of(name, word)}" for word in words)
     return told
 
 
@@ -176,12 +178,11 @@ def _help_of(name: str, *words: str) -> str:
     with mock.patch.dict(os.environ, {"COLUMNS": _WIDTH, NAME_VARIABLE: f"sac {name}"}):
         if one.target.endswith(".sh"):
             script = ["bash", str(Path(command.__file__).with_name("launch") / one.target), "--help"]
-            told = subprocess.run(script, capture_output=True, text=True, check=True, timeout=60).stdout
-            return told
+            return subprocess.run(script, capture_output=True, text=True, check=True, timeout=60).stdout
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
             command.main([name, *words, "--help"])
-    return printed.getvalue().removeprefix(one.summary).replace(f"  {one.example}\n", "", 1)
+    return printed.getvalue().partition("\n\n")[2].partition("\nexamples:\n")[0]
 
 
 def _settings() -> str:

@@ -45,7 +45,7 @@ def start_programs(project: Project) -> dict[str, subprocess.Popen[str]]:
     lines = [line.removeprefix(': "${SAC_').removesuffix('}"') for line in project.vars_file.read_text().splitlines()]
     variables: dict[str, Any] = dict(line.split(":=") for line in lines)
     module = [sys.executable, "-m"]
-    prepare = [*module, "tfagents_system.launch.prepare", "--vars_file", project.vars_file]
+    prepare = [*module, "tfagents_system.launch.prepare", "--vars-file", project.vars_file]
     call(*prepare, cwd=project.folder, **variables)
     variables["EXP_DIR"] = str(project.run)
     started: dict[str, subprocess.Popen[str]] = {}

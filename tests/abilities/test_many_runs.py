@@ -77,7 +77,7 @@ def test_a_sweep_trains_each_task_on_cpus_of_its_own(tmp_path: Path) -> None:
         assert status(task)["roles"]["trainer"]["train_step"] == 2 * 4
     plans = [{cpu for cpus in status(task)["plan"].values() for cpu in cpus} for task in tasks]
     assert len(plans[0] | plans[1]) == 1 or not plans[0] & plans[1], plans
-    sac("compare", *tasks, "--output", tmp_path / "compare.png")
+    sac("compare", *tasks, "--out", tmp_path / "compare.png")
     with (tmp_path / "compare.csv").open() as file:
         assert [row["runs"] for row in csv.DictReader(file)] == ["1", "1"]
 

@@ -143,9 +143,9 @@ def test_a_recorded_lap_pays_its_length(tmp_path: Path) -> None:
     own = {"trajectory_reward": {"max_stray": 20.0}, "input_files": {"trajectory_reward": str(reward)}}
     config.write_text(json.dumps({"horizon": 1000, "racing": racing, **own}))
     flags = ["--params", ROOT / "tfagents_system/examples/racing/params.py", "--config", config]
-    told = sac("racing", "record_reward", *flags)
+    told = sac("racing", "record-reward", *flags)
     points = int(re.findall(r"([\d,]+) points of", told)[0].replace(",", ""))
-    told = sac("racing", "check_environment", *flags, "--out", tmp_path / "check", "--every", "200")
+    told = sac("racing", "check-environment", *flags, "--out", tmp_path / "check", "--every", "200")
     paid = [float(number) for number in re.findall(r"reward +(\S+)", told)]
     assert sum(paid) == pytest.approx(points / 100 + 100.0, abs=0.1), "its points, and the end of the track"
     assert imageio.imread(tmp_path / "check" / "step_0001_camera.png").shape == (256, 256)

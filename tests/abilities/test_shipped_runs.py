@@ -115,7 +115,7 @@ def test_run_py_plays_a_video_of_the_current_folders_run(pendulum: Path, tmp_pat
     words += ["--config", short_episodes(tmp_path), "--num_episodes", 2, "--seed", 3, "--checkpoint", "best"]
     script, videos = ROOT / "tfagents_system" / "run.py", tmp_path / "videos"
     program = ["env", f"PYTHONPATH={tmp_path}:{ROOT}", sys.executable, script]
-    played = call(*program, *words, "--video_dir", videos, cwd=pendulum.parents[1])
+    played = call(*program, *words, "--out", videos, cwd=pendulum.parents[1])
     assert len(re.findall(r"^episode \d: return (\S+),", played, re.M)) == 2 and "over 2 episodes" in played
     assert len(list(videos.glob("*_seed_3_episode_*.mp4"))) == 2
 
@@ -153,7 +153,7 @@ def test_experience_goes_out_comes_in_and_is_shown(
     assert np.all(np.abs(data["actions"]) <= 2.0) and not data["terminations"].any()
     assert list(np.flatnonzero(data["truncations"]) % 200) == [199] * (whole // 200), "time limits"
     np.testing.assert_array_equal(data["observations"][1:200], data["next_observations"][:199])
-    sac("experience", "import", tmp_path / "pendulum.npz", "--exp_dir", pendulum, "--out", tmp_path / "imported")
+    sac("experience", "import", tmp_path / "pendulum.npz", "--run", pendulum, "--out", tmp_path / "imported")
     assert f"{whole:,}" in sac("experience", "show", tmp_path / "imported").replace("_", ",")
     pytest.importorskip("minari")
     name = "minari:abilities/pendulum-v0"
@@ -168,7 +168,7 @@ def test_runs_are_compared_with_intervals_and_stable_baselines3(pendulum: Path, 
         np.savez(tmp_path / f"peer_{seed}" / "evaluations.npz", timesteps=steps, results=results, ep_lengths=results)
     peers = [tmp_path / f"peer_{seed}" for seed in range(3)]
     words = ["--group", "ours=*pendulum", "--group", "theirs=*peer_*", "--metric", "eval_return"]
-    sac("compare", pendulum, *peers, *words, "--output", tmp_path / "both.png")
+    sac("compare", pendulum, *peers, *words, "--out", tmp_path / "both.png")
     with (tmp_path / "both.csv").open() as file:
         table = {row["group"]: row for row in csv.DictReader(file)}
     assert set(table) == {"ours", "theirs"} and table["theirs"]["runs"] == "3"

@@ -48,7 +48,7 @@ def test_every_option_of_a_command_is_in_the_reference() -> None:
     play, submit = (text.split(f"\n## sac {name}\n")[1].split("\n## ")[0] for name in ("play", "submit"))
     assert all(option in play for option in ("--exp-dir", "--num-episodes", "--checkpoint", "--seed", "--no-video"))
     assert all(option in submit for option in ("--array", "--nodes", "--dry-run"))
-    assert "options are those of [sac play](#sac-play)" in text and "record_reward:" in text and "--help" not in play
+    assert "options are those of [sac play](#sac-play)" in text and "record-reward:" in text and "--help" not in play
 
 
 def test_a_row_has_only_columns_that_are_described() -> None:

@@ -113,9 +113,9 @@ def test_what_is_no_recorded_episode_or_of_another_environment_is_refused(make: 
         run.main(["--replay_actions", str(tmp_path / "none.npz")])
 
 
-def test_flags_that_do_not_go_with_it_are_refused(make: Any, capsys: Any) -> None:
+def test_flags_that_do_not_go_with_it_are_refused(make: Any) -> None:
     path, _ = make()
     for flags in (["--num_episodes", "2"], ["--seed", "3"], ["--montage"], ["--policy", "x"]):
-        with pytest.raises((SystemExit, UserError)) as refused:
+        with pytest.raises(UserError) as refused:
             run.main(["--replay_actions", str(path), *flags])
-        assert "--replay-actions" in f"{refused.value} {capsys.readouterr().err}"
+        assert "--replay-actions" in str(refused.value)

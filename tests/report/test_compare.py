@@ -203,10 +203,10 @@ def test_an_untrained_policy_is_never_the_best(tmp_path: Path) -> None:
 
 def test_bad_arguments_are_told_together(tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
-        compare.main([str(tmp_path), "--output", "none/x.pdf"])
+        compare.main([str(tmp_path), "--out", "none/x.pdf"])
     findings = raised.value.findings
     assert len(findings) == 3 and ".png" in findings[0] and "has no metrics.csv" in findings[2]
     folder = our_run(tmp_path / "exp_task_0", [], "running")
     with pytest.raises(UserError, match="no run has an evaluation with eval_return yet"):
-        compare.main([str(folder), "--output", str(tmp_path / "x.png")])
+        compare.main([str(folder), "--out", str(tmp_path / "x.png")])
     assert not (tmp_path / "x.png").exists()

@@ -700,20 +700,19 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = OptionParser(
         prog="sac join",
         usage="sac join VARS.sh --to RUN | --server HOST:PORT --credentials DIR [OPTION]...",
-        description="Join workers of this machine to a run. VARS.sh is its vars file. The workers leave when it is "
-        "over, or with Ctrl-C or SIGTERM; the run continues without them.",
-        allow_abbrev=False,
+        description="VARS.sh is the run's vars file. The workers leave when the run is over, or with Ctrl-C or "
+        "SIGTERM; the run continues without them.",
     )
     add = parser.add_argument
     add("--vars-file", type=Path, default=None, help=argparse.SUPPRESS)
-    add("--to", type=Path, help="run directory, where it can be seen from here; waits for its start")
+    add("--to", type=Path, metavar="RUN", help="run directory, where it can be seen from here; waits for its start")
     add("--ssh", metavar="USER@HOST", help="log in there: --to is a directory of that machine")
-    add("--workers", type=int, help="how many (default: as many as this machine has CPUs for)")
-    add("--check", action="store_true", help="only check, and report all that was looked at")
-    add("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
+    add("--workers", type=int, metavar="N", help="number of workers (default: as many as this machine has CPUs for)")
+    add("--check", action="store_true", help="make all checks and report them; start nothing")
+    parser.add_settings([])
     # These win over the variables that they stand for.
-    kinds = "collect, evaluate only, collect as experts (SAC_EXPERT_POLICY), or play (default: collect)"
-    add("--role", dest="SAC_WORKER_ROLE", choices=KINDS, help=f"what they do: {kinds}")
+    kinds = "collect; eval: evaluate only; expert: collect with SAC_EXPERT_POLICY; test: play (default: collect)"
+    add("--role", dest="SAC_WORKER_ROLE", choices=KINDS, metavar="ROLE", help=f"what the workers do: {kinds}")
     words = "the run's gateway (default: what the run directory says)"
     add("--server", dest="SAC_SERVER", metavar="HOST:PORT", help=words)
     path: dict[str, Any] = {"type": os.path.abspath, "metavar": "PATH"}

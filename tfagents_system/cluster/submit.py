@@ -81,6 +81,7 @@ class Options(argparse.Namespace):
     is_checked: bool
     array: str  # Empty without one.
     nodes: str
+    assignments: list[str]
     run: list[str]  # Options of run_script.sh.
     sbatch: list[str]
 
@@ -102,24 +103,17 @@ class Options(argparse.Namespace):
 def parse(arguments: Sequence[str]) -> Options:
     """Raises UserError where there is no vars file, or an option that a job can't have."""
     command = called_as("./submit.sh")
-    parser = OptionParser(
-        prog=command, usage=f"{command} VARS.sh [OPTION]... [SBATCH_OPTION]...", description=_ABOUT, allow_abbrev=False
-    )
+    parser = OptionParser(prog=command, usage=f"{command} VARS.sh [OPTION]... [SBATCH_OPTION]...", description=_ABOUT)
     add = parser.add_argument
     add("--dry-run", action="store_true", dest="is_dry", help="print the job script and check; submit nothing")
     add("--no-check", action="store_false", dest="is_checked", help="leave out the check, which takes up to 20 s")
     add("-a", "--array", default="", metavar="IDS", help="a run for each id, such as 0-9: logs/<name>_task_<id>")
     add("-N", "--nodes", default="1", metavar="K", help="SAC_NUM_COLLECT_WORKERS workers on each of K nodes")
-    for name in ("--set", "--study", "--from", "--take"):
-        text = argparse.SUPPRESS if name == "--study" else "as for run_script.sh"  # Of sac tune-params.
-        add(name, action="append", dest="run", type=f"{name}={{}}".format, metavar="NAME=VALUE", help=text)
-    for name, variable in (
-        ("--name", "SAC_EXP_NAME"),
-        ("--seed", "SAC_SEED"),
-        ("--workers", "SAC_NUM_COLLECT_WORKERS"),
-    ):
-        add(name, action="append", dest="run", type=f"--set={variable}={{}}".format, help=f"{variable} of this run")
-    add("--keep", action="append_const", dest="run", const="--keep", help="as for run_script.sh")
+    parser.add_settings()
+    for name, metavar in (("--from", "RUN[@CHECKPOINT]"), ("--take", "WHAT"), ("--study", "")):
+        text = "as for sac train" if metavar else argparse.SUPPRESS  # --study is of sac tune-params.
+        add(name, action="append", dest="run", type=f"{name}={{}}".format, metavar=metavar, help=text)
+    add("--keep", action="append_const", dest="run", const="--keep", help="as for sac train")
     words = list(arguments)
     ours = words[: words.index("--")] if "--" in words else words
     options, others = parser.parse_known_args(ours, Options(run=[]))
@@ -131,6 +125,7 @@ def parse(arguments: Sequence[str]) -> Options:
             "--fresh is for starts by hand, and a job goes on with the run that is there: choose another SAC_EXP_NAME, "
             "or move the run's directory away yourself"
         )
+    options.run += [f"--set={text}" for text in options.assignments]
     options.vars_file = Path(os.path.abspath(vars_file))
     options.sbatch = others + words[len(ours) + 1 :]
     return options

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out = Path(flags.out).expanduser().absolute()
         if out.exists():
             raise UserError(f"--out={flags.out} exists: give a new folder, or remove it")
-        lines = transfer.import_into(flags.source, out, flags.exp_dir, flags.params, flags.config, note)
+        lines = transfer.import_into(flags.source, out, flags.run, flags.params, flags.config, note)
     elif flags.command == "export":
         lines = transfer.export(flags.source, flags.out, note)
     else:
@@ -45,22 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = OptionParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        description="A run begins with imported experience, or with another run's: `--from FOLDER --take replay`."
     )
-    commands = parser.add_subparsers(dest="command", required=True)
-    take = commands.add_parser("import", help="a data set becomes a folder for `--from FOLDER --take replay`")
-    take.add_argument(
-        "source", help="file.npz, minari:NAME, or the folder of a Minari data set; of a run, `--from` takes it"
-    )
-    take.add_argument("--out", required=True, help="the folder to make")
-    take.add_argument("--exp-dir", help="a run of the environment, whose observations and actions these are")
-    take.add_argument("--params", help="without a run: Python file with TrainParams")
-    take.add_argument("--config", help="without a run: JSON of the environment")
-    give = commands.add_parser("export", help="the whole episodes of a run become a data set")
-    give.add_argument("source", help="run directory, or an imported folder")
-    give.add_argument("--out", required=True, help="file.npz, or minari:NAME such as minari:me/hopper-v0")
-    show = commands.add_parser("show", help="what a run or an imported folder holds")
-    show.add_argument("source", help="run directory, or an imported folder")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    take = commands.add_parser("import", help="write a data set to a folder")
+    take.add_argument("source", metavar="DATA", help="file.npz, minari:NAME, or the folder of a Minari data set")
+    take.add_argument("--out", required=True, metavar="FOLDER", help="folder to make")
+    take.add_argument("--run", help="run of the environment, whose observations and actions these are")
+    take.add_argument("--params", metavar="PARAMS.py", help="file with TrainParams, where there is no run")
+    take.add_argument("--config", metavar="JSON", help="JSON of the environment, where there is no run")
+    give = commands.add_parser("export", help="write the whole episodes of a run to a data set")
+    give.add_argument("--out", required=True, metavar="DATA", help="file.npz, or a name such as minari:me/hopper-v0")
+    show = commands.add_parser("show", help="show what a run or an imported folder holds")
+    for parser_of_run in (give, show):
+        parser_of_run.add_argument("source", metavar="RUN", help="run directory, or an imported folder")
     return parser.parse_args(arguments)

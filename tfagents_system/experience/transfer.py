@@ -78,7 +78,7 @@ def import_into(
 
 def _conversion_for(exp_dir: str | None, params_flag: str | None, config_flag: str | None, file: Path) -> Conversion:
     """For the environment of a run or of files; writes its specs to `file`."""
-    paths = None if exp_dir is None else RunPaths(find_path(exp_dir, "--exp-dir", Path.is_dir))
+    paths = None if exp_dir is None else RunPaths(find_path(exp_dir, "--run", Path.is_dir))
     params = load_run_params(paths, params_flag, config_flag)
     if paths is not None and paths.specs.is_file():
         shutil.copyfile(paths.specs, file)

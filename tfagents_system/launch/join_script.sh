@@ -13,7 +13,7 @@ if [[ " $* " != *" -h "* && " $* " != *" --help "* ]]; then
   # shellcheck source=tfagents_system/launch/vars_file.sh
   source "$tfagents_launch/vars_file.sh"
   surround "$tfagents_launch/join_script.sh" "${tfagents_arguments[@]}"
-  tfagents_arguments=(--vars_file "$tfagents_vars" "${tfagents_arguments[@]:1}")
+  tfagents_arguments=(--vars-file "$tfagents_vars" "${tfagents_arguments[@]:1}")
 fi
 export CUDA_VISIBLE_DEVICES=-1 TF_CPP_MIN_LOG_LEVEL=3
 become_supervisor "$tfagents_root" tfagents_system.cluster.join "${tfagents_arguments[@]}"

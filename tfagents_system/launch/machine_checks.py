@@ -6,7 +6,6 @@ could be read, by field.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import netrc
 import os
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.findings import Findings, counted, is_installed
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, exit_with
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, OptionParser, exit_with
 from tfagents_system.launch import required_packages
 from tfagents_system.launch.cpus import CpuPlan, plan_for
 from tfagents_system.launch.vars_file import run_python_path
@@ -351,8 +350,7 @@ def in_words(num_bytes: int) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a line for each thing; returns 1 if training lacks something."""
-    words = "What this machine has for training, each with what to do where it lacks something."
-    argparse.ArgumentParser(prog="sac doctor", description=words, allow_abbrev=False).parse_args(arguments)
+    OptionParser().parse_args(arguments)
     findings = Findings()
     with LongWork("looking at this machine and drawing pictures"):
         check_packages(findings, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import inspect
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.errors import EXIT_DONE, UserError, shown
+from tfagents_system.errors import EXIT_DONE, OptionParser, UserError, shown
 from tfagents_system.launch.vars_file import LAUNCHERS
 
 _EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -49,16 +48,16 @@ _VARS = """\
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="sac new", description=__doc__, allow_abbrev=False)
-    parser.add_argument("name", help="the folder to make; its last part names the run as well")
+    parser = OptionParser()
+    parser.add_argument("name", metavar="FOLDER", help="folder to make; its last part is the run's name as well")
     parser.add_argument(
         "--env",
         default="Pendulum-v1",
-        help="Gymnasium's name of it, such as Reacher-v5; MODULE:ID of one that MODULE registers; or MODULE:CLASS, a "
-        "class of your own, such as my_env:MyEnv of ./my_env.py (default: Pendulum-v1)",
+        help="Gymnasium's name of an environment, such as Reacher-v5; MODULE:NAME of one that MODULE registers; or "
+        "MODULE:CLASS of your own, such as my_env:MyEnv of ./my_env.py (default: Pendulum-v1)",
     )
     examples = sorted(path.parent.name for path in _EXAMPLES.glob("*/vars.sh"))
-    parser.add_argument("--example", choices=examples, help="copy one of the toolkit's examples instead")
+    parser.add_argument("--example", choices=examples, metavar="NAME", help=f"copy an example: {', '.join(examples)}")
     flags = parser.parse_args(arguments)
     folder, findings, files = Path(flags.name), list[str](), dict[str, str]()
     if not re.fullmatch(r"[\w .+-]*\w[\w .+-]*", folder.name):

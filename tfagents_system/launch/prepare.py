@@ -1,6 +1,6 @@
 """Checks everything that a run needs before any of its processes starts, then prepares its run directory.
 
-    python -m tfagents_system.launch.prepare --vars_file VARS.sh [--set NAME=VALUE]... [--check]
+    python -m tfagents_system.launch.prepare --vars-file VARS.sh [--set NAME=VALUE]... [--check]
 
 All findings are reported together, with exit code 2. A finished run says so and ends with 0. --check reports all that
 was looked at, and writes nothing. The program of a start, start.py, also supervises the run that is prepared.
@@ -8,7 +8,6 @@ was looked at, and writes nothing. The program of a start, start.py, also superv
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import io
@@ -22,7 +21,15 @@ from pathlib import Path
 from tfagents_system.checks.findings import ERROR, FACT, Findings, counted
 from tfagents_system.checks.rules import is_meant
 from tfagents_system.envs.faults import SHOW_TRACES
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError, called_as, exit_with, in_callers_terms
+from tfagents_system.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    OptionParser,
+    UserError,
+    called_as,
+    exit_with,
+    in_callers_terms,
+)
 from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.forks import RoleStarter
@@ -460,12 +467,10 @@ def check(environ: Mapping[str, str], vars_file: Path | None, settings: RunSetti
 
 def main(*, starts: bool = False) -> int:
     """The program; returns its exit code. `starts`: the run is supervised once it is prepared."""
-    parser = argparse.ArgumentParser(prog=called_as("run_script.sh"), description="Check and prepare a run.")
-    parser.add_argument("--vars_file", type=Path, default=None, help="the sourced vars file, for messages and paths")
+    parser = OptionParser(prog=called_as("./run_script.sh"))
+    parser.add_argument("--vars-file", type=Path, default=None, help="the sourced vars file, for messages and paths")
     parser.add_argument("--check", action="store_true", help="only check, and report all that was looked at")
-    parser.add_argument(
-        "--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE", help="see settings/resolved.py"
-    )
+    parser.add_settings()
     add_edit_options(parser)
     parser.add_argument("--from", dest="source", metavar="RUN", help="another run that this one begins with: SAC_FROM")
     parser.add_argument("--take", choices=TAKES, help="what of it is taken: SAC_TAKE")

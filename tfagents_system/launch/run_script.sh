@@ -4,21 +4,28 @@ set -euo pipefail
 
 usage() {
   sed "s#\./run_script\.sh#${TFAGENTS_COMMAND:-./run_script.sh}#" <<'HELP'
-Usage: ./run_script.sh [--check] [--name NAME] [--seed N] [--workers N] [--set NAME=VALUE]...
-           [--from RUN[@CHECKPOINT] [--take WHAT]] [--fresh | --keep] VARS.sh
+usage: ./run_script.sh [OPTION]... VARS.sh
 
-VARS.sh assigns the SAC_ variables (see training_variables.sh). The same command again continues a run that was stopped.
---check makes the checks of a start, says what it looked at and found, and neither writes nor starts anything.
---name, --seed and --workers set SAC_EXP_NAME, SAC_SEED and SAC_NUM_COLLECT_WORKERS for this run.
---set overrides an attribute of TrainParams, a key of the JSON (config.KEY) or a SAC_ variable for this run alone.
---from begins a new run with what another one has: --take agent (the default: networks, alpha, optimizers), networks,
-replay (experience) or all (both, and the counters). RUN@best is its best agent, RUN its newest.
-A run keeps copies of its JSON and of its params' folder. If these were edited since it began, the start is refused with the
-differences: --keep continues with the copies, --fresh starts over (the existing run is moved aside), and --from with another
-SAC_EXP_NAME makes another run of the edited files.
-Ctrl-C or SIGTERM saves everything and ends; a second one ends at once.
+The same command again continues a run that was stopped. A run keeps copies of its JSON and of its params' folder: if these
+were edited since it began, a start is refused with the differences, unless --keep, --fresh, or --from with another --name
+says what to do. Ctrl-C or SIGTERM saves everything and ends; a second one ends at once. Exit codes: 0 finished, 1 failed,
+2 something must be changed first, 75 stopped and saved.
 
-Exit codes: 0 finished, 1 failed, 2 something must be changed first, 75 stopped and saved.
+arguments:
+  VARS.sh           assigns the SAC_ variables, as training_variables.sh does
+
+options:
+  -h, --help        show this help message and exit
+  --check           make all checks and report them; start nothing
+  --set NAME=VALUE  set an attribute of TrainParams, a key of the JSON (config.KEY) or a SAC_ variable for this run
+  --name NAME       set SAC_EXP_NAME for this run
+  --seed N          set SAC_SEED for this run
+  --workers N       set SAC_NUM_COLLECT_WORKERS for this run
+  --from RUN        begin a new run with what another one has; RUN@best is its best agent, RUN its newest
+  --take WHAT       agent (networks, alpha, optimizers), networks, replay (experience), or all (both, and the counters)
+                    (default: agent)
+  --keep            continue with the run's own copies of files edited since
+  --fresh           start over; the existing run is moved aside
 HELP
 }
 
@@ -32,10 +39,6 @@ readonly tfagents_launch=$tfagents_root/tfagents_system/launch
 # shellcheck source=tfagents_system/launch/launcher.sh
 source "$tfagents_launch/launcher.sh"
 
-variable_of() { # OPTION
-  case $1 in --name) echo SAC_EXP_NAME ;; --seed) echo SAC_SEED ;; *) echo SAC_NUM_COLLECT_WORKERS ;; esac
-}
-
 tfagents_name=${TFAGENTS_COMMAND:-./run_script.sh}
 tfagents_arguments=("$@")
 tfagents_options=() tfagents_files=() tfagents_check='' tfagents_study=''
@@ -48,11 +51,7 @@ while (($#)); do
       (($# > 1)) || fail "--set needs NAME=VALUE, as in --set batch_size=512"
       tfagents_options+=(--set "$2") && shift
       ;;
-    --name | --seed | --workers)
-      (($# > 1)) || fail "$1 needs a value: $tfagents_name --help"
-      tfagents_options+=(--set "$(variable_of "$1")=$2") && shift
-      ;;
-    --from | --take)
+    --name | --seed | --workers | --from | --take)
       (($# > 1)) || fail "$1 needs a value: $tfagents_name --help"
       tfagents_options+=("$1" "$2") && shift
       ;;
@@ -74,7 +73,7 @@ source "$tfagents_launch/vars_file.sh"
 if [[ -z $tfagents_check ]]; then refuse_login_node; fi
 surround "$tfagents_launch/run_script.sh" "${tfagents_arguments[@]}"
 
-tfagents_start=("$tfagents_launch/train_script.sh" --vars_file "$tfagents_vars" "${tfagents_options[@]}")
+tfagents_start=("$tfagents_launch/train_script.sh" --vars-file "$tfagents_vars" "${tfagents_options[@]}")
 if [[ $tfagents_study && -z $tfagents_check ]]; then
   clean_shell
   tfagents_python=$(toolkit_python "$tfagents_root")

@@ -1,6 +1,6 @@
 """A start of a run: one process that checks, prepares, forks the roles and supervises them to the run's end.
 
-    python -m tfagents_system.launch.start --vars_file VARS.sh [--set NAME=VALUE]... [--check]
+    python -m tfagents_system.launch.start --vars-file VARS.sh [--set NAME=VALUE]... [--check]
 
 Executed by train_script.sh. Exit codes: 0 the run is finished, 1 it failed, 2 bad input, 75 it was stopped and
 everything is saved: the same command continues. Before the run has begun, a signal ends it by that signal.

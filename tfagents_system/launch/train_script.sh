@@ -4,7 +4,7 @@ set -euo pipefail
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   cat <<'HELP'
-Usage: ./train_script.sh [OPTION]... [--vars_file VARS.sh]
+usage: ./train_script.sh [OPTION]... [--vars-file VARS.sh]
 
 Starts the run that the SAC_ variables in the environment describe; run_script.sh sets them and calls this at its end, and
 its --help says the options. VARS.sh is named in messages and is not read.

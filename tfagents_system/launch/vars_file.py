@@ -36,7 +36,8 @@ def read_vars_file(path: Path, environ: Mapping[str, str] = os.environ) -> dict[
       UserError: The file is missing or fails.
     """
     if not path.is_file():
-        raise UserError(f"vars file {path} is missing: give the path of a file such as training_variables.sh")
+        remedy = in_it if (in_it := path / "vars.sh").is_file() else "the path of a file such as training_variables.sh"
+        raise UserError(f"vars file {path} is missing: give {remedy}")
     if (text := path.read_bytes()).startswith(b"\xef\xbb\xbf") or b"\r\n" in text:
         raise UserError(
             f"vars file {path} was written by an editor of Windows, with carriage returns or a byte order mark: "

@@ -5,7 +5,8 @@
 # Plain assignments count as well as exported ones. Unset names in a user's file are the user's business; a command
 # that fails, a syntax error or an `exit` is reported with the file's name, by the trap on EXIT.
 [[ -f $tfagents_vars && -r $tfagents_vars ]] \
-  || fail "vars file $tfagents_vars is missing or cannot be read: give the path of a file such as training_variables.sh"
+  || fail "vars file $tfagents_vars is missing or cannot be read: give" \
+    "$([[ -f $tfagents_vars/vars.sh ]] && echo "${tfagents_vars%/}/vars.sh" || echo 'the path of a file such as training_variables.sh')"
 case $tfagents_vars in
   *.py | *.json) fail "$tfagents_vars is no vars file: give one, or train it as it is: sac train PARAMS.py --config JSON" ;;
 esac

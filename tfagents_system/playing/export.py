@@ -17,6 +17,9 @@ from pathlib import Path
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, OptionParser
 from tfagents_system.playing.saved_run import (
+    CHECKPOINT,
+    RUN,
+    add_run_options,
     checkpoint_in_words,
     find_checkpoint,
     find_path,
@@ -30,7 +33,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     flags = _parse(arguments)
-    paths = RunPaths(find_path(flags.exp_dir, "--exp-dir", Path.is_dir))
+    paths = RunPaths(find_path(flags.run, RUN, Path.is_dir))
     checkpoint = find_checkpoint(paths, flags.checkpoint)
     folder = paths.exported if flags.out is None else output_folder(flags.out, "--out")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -61,15 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = OptionParser(
-        description="Exports the greedy policy of a checkpoint, in the environment's own units.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--exp-dir", required=True, help="run directory, such as logs/minitaur")
-    parser.add_argument("--params", help="Python file with TrainParams (default: the run's own copy)")
-    parser.add_argument("--config", help="JSON of the environment (default: the run's own copy)")
-    parser.add_argument("--checkpoint", help="name in policies/checkpoints, latest, or best (default)")
+    parser = OptionParser(description="The policy is greedy, in the environment's own units.")
+    parser.add_argument("run", metavar="RUN", help="run directory")
+    add_run_options(parser)
+    parser.add_argument("--checkpoint", metavar="NAME", help=CHECKPOINT)
     formats = ("numpy", "tflite", "onnx")
     parser.add_argument("--format", nargs="+", choices=formats, default=["numpy"], help="one or more (default: numpy)")
-    parser.add_argument("--out", help="folder for the files (default: exported, in the run directory)")
+    parser.add_argument("--out", metavar="FOLDER", help="folder to write to (default: exported/ in the run directory)")
     return parser.parse_args(arguments)

@@ -317,8 +317,8 @@ def _actions(recorded: RecordedEpisode, env: Any, path: Path) -> Iterator[Any]:
     has = {name: values.shape[1:] for name, values in recorded.lists.items() if name.split("/")[0] == ACTIONS}
     if has != takes:
         raise UserError(
-            f"{REPLAY}={path} has actions of shapes {has}, but this environment takes {takes}: give --exp-dir, or "
-            "--params and --config, of the run that recorded it"
+            f"{REPLAY}={path} has actions of shapes {has}, but this environment takes {takes}: give its run "
+            "directory, or --params and --config, of the run that recorded it"
         )
     for leaves in zip(*(recorded.lists[name] for name in names), strict=True):
         arrays = [np.asarray(leaf, spec.dtype) for leaf, spec in zip(leaves, specs, strict=True)]

@@ -5,6 +5,7 @@ This module imports neither TensorFlow nor Reverb.
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,6 +27,16 @@ from tfagents_system.train_params_base import TrainParamsBase
 _ROOT = Path(__file__).resolve().parents[2]
 
 
+RUN = "RUN"
+CHECKPOINT = "name in policies/checkpoints, latest or best (default: best)"
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --params and --config: other files than a run's own."""
+    parser.add_argument("--params", metavar="PARAMS.py", help="file with TrainParams (default: the run's copy)")
+    parser.add_argument("--config", metavar="JSON", help="JSON of the environment (default: the run's copy)")
+
+
 def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
     """A path as given, or relative to the repository.
 
@@ -37,7 +48,7 @@ def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
     """
     if not text:
         raise UserError(f"{flag} is empty: give a path, or leave it out")
-    name = text if flag == "--exp-dir" else f"{flag}={text}"  # As in `sac play logs/reacher`.
+    name = text if flag == RUN else f"{flag}={text}"
     candidates = [Path(text).expanduser().absolute(), _ROOT / text]
     for candidate in candidates:
         if exists(candidate):
@@ -125,7 +136,7 @@ def load_run_params(paths: RunPaths | None, params_flag: str | None, config_flag
       UserError: A file is missing, or is not as it must be.
     """
     if paths is None and (params_flag is None or config_flag is None):
-        raise UserError("without a run directory the environment is unknown: give --exp-dir, or --params and --config")
+        raise UserError("the environment is unknown: give a run directory, or --params and --config")
     run = {} if paths is None else read_run_json(paths)
     own = [] if paths is None else [paths.params, paths.config]
     params_path = find_path(params_flag if params_flag is not None else str(own[0]), "--params", Path.is_file)

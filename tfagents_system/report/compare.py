@@ -1,6 +1,6 @@
 """Compares runs: learning curves with interquartile means and bootstrap intervals, and a table.
 
-    sac compare logs/exp_task_* [--group NAME=PATTERN]... [--output compare.png]
+    sac compare logs/exp_task_* [--group NAME=PATTERN]... [--out compare.png]
 
 Runs that differ in nothing but the seed are one group. Statistics are those of Agarwal et al. (arXiv 2108.13264): the
 mean of the middle half of the runs, and the interval that contains it with 95 % probability when runs are drawn with
@@ -9,7 +9,6 @@ replacement. Only reads files; runs of Stable-Baselines3 may be among them.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import dataclasses
 import fnmatch
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.checks.findings import counted
-from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.errors import EXIT_DONE, OptionParser, UserError
 from tfagents_system.machine.files import replacing
 from tfagents_system.report.long_work import LongWork, followed
 from tfagents_system.report.plots import marker, tidy
@@ -354,26 +353,25 @@ def _draw_group(axes: Any, group: Group, curve: Curve, color: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the table; writes picture and CSV."""
-    parser = argparse.ArgumentParser(description="Compares runs: learning curves and a table.")
-    parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/exp_task_*")
+    parser = OptionParser()
+    parser.add_argument("run", nargs="+", type=Path, metavar="RUN", help="run directories, such as logs/exp_task_*")
     parser.add_argument(
         "--group", action="append", default=[], metavar="NAME=PATTERN", help="runs whose directories fit are one group"
     )
     parser.add_argument(
         "--metric", default=RETURN, metavar="COLUMN", help=f"of metrics.csv, such as {SUCCESS} (default: {RETURN})"
     )
-    parser.add_argument(
-        "--output", type=Path, help=f"default: {_PICTURE} beside the first run, or here; the table is written as .csv"
-    )
+    words = f"PNG file to write, with the table as .csv (default: {_PICTURE} beside the first run, or here)"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=words)
     args = parser.parse_args(argv)
     folders = runs_among(args.run)
     beside = folders[0].resolve().parent
-    output = args.output or (beside if os.access(beside, os.W_OK) else Path()) / _PICTURE
+    output = args.out or (beside if os.access(beside, os.W_OK) else Path()) / _PICTURE
     findings = []
     if output.suffix.lower() != ".png":
-        findings.append(f"--output must be a .png file, found {output}: the table goes beside it, as .csv")
+        findings.append(f"--out must be a .png file, found {output}: the table goes beside it, as .csv")
     if not output.absolute().parent.is_dir():
-        findings.append(f"--output: there is no directory {output.absolute().parent}: make it first")
+        findings.append(f"--out: there is no directory {output.absolute().parent}: make it first")
     runs = []
     try:
         runs = read_runs(folders, args.metric)

@@ -8,7 +8,6 @@ keys or paths (`SAC_JOB_PRELUDE` and its like), but it does hold all settings of
 
 from __future__ import annotations
 
-import argparse
 import base64
 import datetime
 import gzip
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.errors import EXIT_DONE, OptionParser, UserError
 from tfagents_system.hyperparameters import Hyperparameters, described_by
 from tfagents_system.machine.files import replacing
 from tfagents_system.policies.names import checkpoint_name
@@ -56,9 +55,10 @@ _TRAINED, _EVALUATED = "#0072B2", "#D55E00"  # Of Okabe and Ito.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Writes the report and prints where it is."""
-    parser = argparse.ArgumentParser(description="A run as one HTML file: curves, settings, videos.")
-    parser.add_argument("run", type=Path, help="the run directory")
-    parser.add_argument("--out", "--output", type=Path, help="default: report.html in the run directory")
+    parser = OptionParser()
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
+    words = "HTML file to write (default: report.html in the run directory)"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=words)
     args = parser.parse_args(argv)
     model = RunModel(args.run)
     output = args.out or model.paths.report

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any
 
-from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.errors import EXIT_DONE, OptionParser, UserError
 from tfagents_system.machine.files import replacing
 from tfagents_system.report.long_work import followed
 from tfagents_system.report.status import RETURN, TRAIN_RETURN, RunModel, runs_among
@@ -116,8 +115,10 @@ def tidy(axes: Any, *, is_small: bool = False) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draws the learning curves of the given runs; a UserError names those that have nothing to draw."""
-    parser = argparse.ArgumentParser(description="Draws learning_curve.png into run directories.")
-    parser.add_argument("run", nargs="+", type=Path, help="run directories, such as logs/pendulum")
+    parser = OptionParser()
+    parser.add_argument(
+        "run", nargs="+", type=Path, metavar="RUN", help="run directories, which get learning_curve.png"
+    )
     findings = []
     folders = runs_among(parser.parse_args(argv).run)
     for folder in followed(folders, "drawing", "runs", len(folders)):

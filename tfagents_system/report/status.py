@@ -6,7 +6,6 @@ NumPy, so it answers immediately, also on a login node.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.findings import counted
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, print_findings
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, OptionParser, print_findings
 from tfagents_system.machine.claims import EVAL, EXPERT
 from tfagents_system.machine.files import read_json
 from tfagents_system.run_files.heartbeat import (
@@ -477,8 +476,8 @@ def aligned(rows: Sequence[Sequence[str]], left_aligned: Collection[str]) -> lis
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the table; returns 2 where none of the directories is a run."""
-    parser = argparse.ArgumentParser(description="Shows the state of runs from their files alone.")
-    parser.add_argument("run", nargs="*", type=Path, help="run directories; without any those in logs/")
+    parser = OptionParser()
+    parser.add_argument("run", nargs="*", type=Path, metavar="RUN", help="run directories (default: those in logs/)")
     parser.add_argument("--follow", action="store_true", help="refresh every 2 s until all runs have ended")
     parser.add_argument(
         "--json",

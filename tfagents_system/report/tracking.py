@@ -7,7 +7,6 @@ to those of a checkpoint: as many as were sent before are not sent again.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import os
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, UserError
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, OptionParser, UserError
 from tfagents_system.machine.claims import lock
 from tfagents_system.machine.files import read_json, write_json
 from tfagents_system.report.status import RETURN, RunModel
@@ -362,11 +361,9 @@ def alone(paths: RunPaths) -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        description="Sends what a run has not sent yet to Weights & Biases or MLflow, as its last start says."
-    )
-    parser.add_argument("exp_dir", type=Path, help="the run directory")
-    paths = RunPaths(parser.parse_args(arguments).exp_dir.resolve())
+    parser = OptionParser(description="To Weights & Biases or MLflow, as the run's last start says.")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
+    paths = RunPaths(parser.parse_args(arguments).run.resolve())
     tracked = read_tracked(paths)
     if tracked is None or not is_tracked(vars(tracked)):
         raise UserError(

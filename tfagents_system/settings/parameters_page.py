@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfagents_system.checks.rules import REQUIRED, Option
-from tfagents_system.errors import EXIT_DONE, UserError
+from tfagents_system.errors import EXIT_DONE, OptionParser, UserError
 from tfagents_system.hyperparameters import Hyperparameter, Hyperparameters, When, described_by
 from tfagents_system.settings.variables import attribute_docs
 
@@ -74,10 +73,9 @@ def in_lines(words: Sequence[str], width: int) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        description="Shows the attributes of TrainParams: default, what a value must be, and what it does."
-    )
-    parser.add_argument("word", nargs="*", help="of their names, such as learning_rate; all attributes without one")
+    parser = OptionParser()
+    words = "words of their names, such as learning_rate (default: all attributes)"
+    parser.add_argument("word", nargs="*", metavar="WORD", help=words)
     words = parser.parse_args(arguments).word
     print("\n".join(in_lines(words, min(120, shutil.get_terminal_size().columns))))
     return EXIT_DONE

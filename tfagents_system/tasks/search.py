@@ -98,23 +98,25 @@ def queued_workers(folder: Path) -> set[int] | None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     names = ", ".join(SPACES)
-    parser = OptionParser(description="Search for good settings with Optuna.", allow_abbrev=False)
-    parser.add_argument("vars_file", nargs="?", type=Path, metavar="VARS.sh")
+    parser = OptionParser()
+    parser.add_argument("vars_file", nargs="?", type=Path, metavar="VARS.sh", help="assigns the SAC_ variables")
     parser.add_argument("--space", metavar="FILE", help=f"JSON of what is tried, or a name: {names}")
     parser.add_argument("--show-space", choices=SPACES, metavar="NAME", help="print a space as JSON, to edit, and end")
-    parser.add_argument("--trials", type=int, default=40, help="runs altogether (default: 40)")
+    parser.add_argument("--trials", type=int, default=40, metavar="N", help="runs altogether (default: 40)")
     pruners = ("median", "hyperband", "none")
     parser.add_argument("--pruner", choices=pruners, default="median", help="who ends hopeless runs (default: median)")
-    parser.add_argument("--parallel", type=int, default=1, help="runs at once (default: 1)")
-    parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="runs at once (default: 1)")
+    parser.add_settings()
     add_edit_options(parser, fresh=False)
-    parser.add_argument("--slurm", action="store_true", help="in a job array; other options are those of submit.sh")
+    parser.add_argument(
+        "--slurm", action="store_true", help="submit a job array; further options are those of sac submit"
+    )
     args, further = parser.parse_known_args(arguments)
     args.further = further
     if not args.show_space and (args.vars_file is None or args.space is None):
         parser.error("VARS.sh and --space are needed")
     if further and not args.slurm:
-        parser.error(f"unrecognized arguments: {' '.join(further)}")
+        raise UserError(*parser.unknown(further))
     if wrong := [word for word in further if re.match(r"-[aN]|--(array|nodes|study|from|take)(=|$)", word)]:
         parser.error(f"{' '.join(wrong)}: --slurm submits an array of workers, each on one node: leave it out")
     if not (1 <= args.trials <= 10_000 and args.parallel >= 1):

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfagents_system.errors import UserError
+from tfagents_system.errors import OptionParser, UserError
 from tfagents_system.launch.cpus import Place, places_of
 from tfagents_system.launch.run_settings import add_edit_options
 from tfagents_system.launch.vars_file import ROOT, read_vars_file, refuse_login_node
@@ -71,16 +71,15 @@ def _grid_of(args: argparse.Namespace) -> Grid:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Train every task of a grid here, in the run directories <name>_task_<id>. The same command "
-        "continues what is unfinished.",
+    parser = OptionParser(
+        description="Runs are in the directories <name>_task_<id>. The same command continues what is unfinished."
     )
-    parser.add_argument("vars_file", type=Path, metavar="VARS.sh")
-    parser.add_argument("--seeds", help="such as 0-4 or 0,3,7-9: one more list of the grid")
+    parser.add_argument("vars_file", type=Path, metavar="VARS.sh", help="assigns the SAC_ variables")
+    parser.add_argument("--seeds", metavar="IDS", help="such as 0-4 or 0,3,7-9: one more list of the grid")
     words = 'JSON such as {"discount": [0.9, 0.99]}, or a list of objects (default: SAC_GRID)'
     parser.add_argument("--grid", type=Path, metavar="FILE", help=words)
-    parser.add_argument("--parallel", type=int, default=1, help="runs at once (default: 1)")
-    parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="NAME=VALUE")
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="runs at once (default: 1)")
+    parser.add_settings(["--name", "--workers"])
     add_edit_options(parser, fresh=False)
     args = parser.parse_args(arguments)
     if not 1 <= args.parallel <= 1000:

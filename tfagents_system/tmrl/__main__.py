@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfagents_system.checks.findings import is_installed
-from tfagents_system.errors import EXIT_DONE, TERMS, UserError, called_as, exit_with
+from tfagents_system.errors import EXIT_DONE, TERMS, OptionParser, UserError, called_as, exit_with
 from tfagents_system.machine import cpus, files
 from tfagents_system.machine.claims import COLLECT, EXPERT, TEST
 from tfagents_system.run_files import run_directory, run_paths
@@ -136,7 +136,7 @@ def _drive(config: Config, command: str) -> int:
     }[command]
     env_config = {key: part for key, part in config.env_config.items() if key != "real_time" or command == "benchmark"}
     file = _write(DATA / "config" / f"{command}.json", json.dumps(env_config))
-    return recorder.main([command.replace("-", "_"), "--params", str(PARAMS), "--config", str(file), *options])
+    return recorder.main([command, "--params", str(PARAMS), "--config", str(file), *options])
 
 
 def server_command(config: Config) -> list[str]:
@@ -243,10 +243,9 @@ def _server(config: Config, role: str) -> str:
 
 def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """The options, and those that are run_script.sh's."""
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog=called_as("python -m tfagents_system.tmrl"),
         description="TMRL's commands. --server and --trainer take --check, --keep and --fresh of run_script.sh, too.",
-        allow_abbrev=False,
     )
     commands = parser.add_mutually_exclusive_group(required=True)
     for name, words in _COMMANDS.items():

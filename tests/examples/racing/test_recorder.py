@@ -46,10 +46,10 @@ def test_a_lap_that_is_not_finished_records_nothing(files):
     """Nor does a horizon that is too short for the driver."""
     flags, reward = files(horizon=30)
     with pytest.raises(UserError, match=r"the lap was not finished: it ended after 30 steps at \d+.\d m \(horizon\)"):
-        recorder.main(["record_reward", *flags])
+        recorder.main(["record-reward", *flags])
     assert not reward.exists()
     with pytest.raises(UserError, match="--policy=.*does not exist"):
-        recorder.main(["record_reward", *flags, "--policy", str(reward)])
+        recorder.main(["record-reward", *flags, "--policy", str(reward)])
 
 
 def test_all_that_keeps_a_lap_from_being_recorded_is_told(files, tmp_path):
@@ -58,11 +58,11 @@ def test_all_that_keeps_a_lap_from_being_recorded_is_told(files, tmp_path):
     flags[1] = str(tmp_path / "nobody.py")
     reward.write_bytes(b"")
     with pytest.raises(UserError) as raised:
-        recorder.main(["record_reward", *flags])
+        recorder.main(["record-reward", *flags])
     exists, driver = raised.value.findings
     assert "reward.npz exists: give another --out, or --force" in exists and driver.startswith("nobody drives: ")
     with pytest.raises(UserError) as raised:
-        recorder.main(["record_reward", *flags, "--out", str(tmp_path / "reward.pkl")])
+        recorder.main(["record-reward", *flags, "--out", str(tmp_path / "reward.pkl")])
     assert raised.value.findings[0].endswith("reward.pkl must end with .npz: give such a file with --out")
 
 
@@ -130,7 +130,7 @@ def test_ctrl_c_lets_the_device_wait_and_leaves_no_traceback(files, tmp_path, mo
 
     monkeypatch.setattr(recorder, "_watched", watched)
     flags = ["--params", str(params), "--config", str(config), "--out", str(tmp_path / "reward.npz")]
-    assert recorder.main(["record_reward", *flags, "--watch"]) == 130
+    assert recorder.main(["record-reward", *flags, "--watch"]) == 130
     assert [what for what, _, _ in made[0].log] == ["reset", *["capture"] * 3, "wait"]
 
 

@@ -1,7 +1,7 @@
 """Records a reward's trajectory, checks an environment, measures it: `sac racing`.
 
-    sac racing record_reward --params my_params.py --config my.json --out reward.npz
-    sac racing check_environment --params my_params.py --config my.json --out check
+    sac racing record-reward --params my_params.py --config my.json --out reward.npz
+    sac racing check-environment --params my_params.py --config my.json --out check
     sac racing benchmark --params my_params.py --config my.json
 
 For any environment whose info has `position`; docs/how_to/racing.md says more.
@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 import tree
 
-from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, called_as, exit_with, shown
+from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, OptionParser, UserError, exit_with, shown
 from tfagents_system.hyperparameters import FrameStack
 from tfagents_system.machine.files import replacing
 from tfagents_system.playing.play import check_fit, make_env, stopping_between_steps
@@ -360,7 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _lines(flags: argparse.Namespace, params: TrainParamsBase, policy: Any) -> Iterator[str]:
     if flags.command == "benchmark":
         yield from benchmark(params, flags.seed, flags.steps)
-    elif flags.command == "check_environment":
+    elif flags.command == "check-environment":
         yield from check_environment(params, policy, flags.seed, output_folder(flags.out, "--out"), flags.every)
     else:
         named = (params.env_config.get("input_files") or {}).get("trajectory_reward", "reward.npz")
@@ -378,27 +378,29 @@ def _load(policy: Path) -> Any:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    common.add_argument("--params", required=True, help="Python file with TrainParams")
-    common.add_argument("--config", required=True, help="JSON of the environment")
-    common.add_argument("--seed", type=int, default=0, help="for the environment (default: 0)")
+    common = OptionParser(add_help=False)
+    common.add_argument("--params", required=True, metavar="PARAMS.py", help="file with TrainParams")
+    common.add_argument("--config", required=True, metavar="JSON", help="JSON of the environment")
+    common.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the environment (default: 0)")
     who = "who drives: a policy checkpoint, SavedModel or exported file (default: expert_policy_ctor)"
-    program = called_as("python -m tfagents_system.examples.racing.recorder")
-    parser = argparse.ArgumentParser(prog=program, description=__doc__.split("\n")[0])
+    parser = OptionParser()
     parser.set_defaults(policy=None)
-    commands = parser.add_subparsers(dest="command", required=True)
-    record = commands.add_parser("record_reward", parents=[common], help="one lap, written as a trajectory")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    record = commands.add_parser("record-reward", parents=[common], help="drive one lap and write it as a trajectory")
+    words = "file to write (default: trajectory_reward of the JSON's input_files, or reward.npz)"
     drivers = record.add_mutually_exclusive_group()
-    drivers.add_argument("--policy", help=who)
+    drivers.add_argument("--policy", metavar="PATH", help=who)
     drivers.add_argument("--watch", action="store_true", help="somebody else drives the device: nothing is sent")
-    record.add_argument("--out", help="default: trajectory_reward of the JSON's input_files, or reward.npz")
+    record.add_argument("--out", metavar="FILE", help=words)
     record.add_argument("--force", action="store_true", help="overwrite the file")
-    check = commands.add_parser("check_environment", parents=[common], help="prints rewards, writes pictures")
-    check.add_argument("--policy", help=who)
-    check.add_argument("--out", default="check_environment", help="folder for the pictures (default: %(default)s)")
-    check.add_argument("--every", type=_count_from_1, default=20, help="steps between two pictures (default: 20)")
-    measure = commands.add_parser("benchmark", parents=[common], help="times of reset and step, memory")
-    measure.add_argument("--steps", type=_count_from_1, default=2000, help="default: 2000")
+    check = commands.add_parser("check-environment", parents=[common], help="print rewards and write pictures")
+    check.add_argument("--policy", metavar="PATH", help=who)
+    check.add_argument("--out", default="check_environment", metavar="FOLDER", help="folder (default: %(default)s)")
+    check.add_argument(
+        "--every", type=_count_from_1, default=20, metavar="N", help="steps between pictures (default: 20)"
+    )
+    measure = commands.add_parser("benchmark", parents=[common], help="measure times of reset and step, and memory")
+    measure.add_argument("--steps", type=_count_from_1, default=2000, metavar="N", help="steps (default: 2000)")
     return parser.parse_args(arguments)
 
 

@@ -25,7 +25,7 @@ FINISHED, STRAYED, NO_PROGRESS = "finished", "strayed", "no progress"
 SPACING_METRES = 0.1
 MIN_METRES, MAX_GAP_METRES = 20.0, 1.0
 _POINTS_PER_REWARD = 100.0
-_RECORD = "record it with `sac racing record_reward`"
+_RECORD = "record it with `sac racing record-reward`"
 _MAX_BYTES = 200 * 2**20
 
 
