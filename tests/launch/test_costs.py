@@ -34,6 +34,8 @@ def params(**attributes: Any) -> Any:
         "eval_period_iters": 10,
         "prior_data": None,
         "offline_updates": 0,
+        "initial_collect_steps": None,
+        "num_initial_episodes": 0,
     }
     return types.SimpleNamespace(**(values | attributes))
 
@@ -61,6 +63,9 @@ def told(
         (SLOW_UPDATES, {"updates_per_env_step": 3.0}, "about 100 min for 1000 iterations of 6 s"),
         (SLOW_UPDATES, {"env_steps_per_iter": 50}, "about 8.5 min for 1000 iterations of 0.5 s"),
         (SLOW_UPDATES, {"num_env_steps": 20_000}, "about 3.5 min for 100 iterations of 2 s"),
+        # 9,000 random steps, of two workers, are not of these iterations.
+        (SLOW_UPDATES, {"num_env_steps": 19000, "initial_collect_steps": 9000}, "about 116 s for 50 iterations of 2 s"),
+        (SLOW_UPDATES, {"num_env_steps": 19000, "num_initial_episodes": 90}, "about 116 s for 50 iterations of 2 s"),
         (SLOW_STEPS, {"asynchronous": True, "updates_per_env_step": 0.5}, "about 70 min for 1000 iterations of 4 s"),
         (SLOW_UPDATES, {"prior_data": ["demos"], "offline_updates": 60_000}, "about 44 min for 1000 iterations of 2 s"),
     ],

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfagents_system.agents.block_update import choose_precision, make_block_update
-from tfagents_system.agents.iteration_counts import offline_updates, ratio_of_run, updates_of_iteration
+from tfagents_system.agents.iteration_counts import offline_updates, random_count, ratio_of_run, updates_of_iteration
 from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.policies.worker_policy import make_worker_policy
 from tfagents_system.transport.segments import run_layout
@@ -77,13 +77,15 @@ def foretell(
     if cpus is not None:
         iteration = max(iteration, (updates * update.cpu_secs + steps * step.cpu_secs + replay) / cpus)
     iterations = params.num_iter
+    at_random = random_count(params) * (steps_per_episode if params.initial_collect_steps is None else 1)
     if params.num_env_steps is not None:
-        iterations = min(iterations, math.ceil(params.num_env_steps / steps))
+        iterations = min(iterations, math.ceil(max(0.0, params.num_env_steps - at_random) / steps))
     evaluations = math.ceil(params.num_eval_episodes / (eval_workers or workers)) * steps_per_episode * step.secs
     if not eval_workers:
         count = 1 + math.ceil(periods(params, "eval", iterations, iterations * steps))
         evaluations = count * max(0.0, evaluations - max(0.0, iteration - collect))
-    secs = _START_SECS + offline_updates(params) * update.secs + iterations * iteration + evaluations
+    before_secs = _START_SECS + at_random * step.secs / workers + offline_updates(params) * update.secs
+    secs = before_secs + iterations * iteration + evaluations
     waits = "the trainer waits for the workers" if train < collect else "workers wait for the trainer"
     idle = 1 - min(train, collect) / max(train, collect, 1e-9)
     busy = max(1, math.ceil(step.secs / max(ratio * update.secs, 1e-9)))
