@@ -37,6 +37,7 @@ from tfagents_system.report.status import (
     RunModel,
     aligned,
     format_number,
+    missing_runs,
     runs_among,
 )
 from tfagents_system.settings.values import differing, in_words
@@ -98,6 +99,8 @@ def read_runs(folders: Sequence[Path], metric: str = RETURN) -> list[Run]:
     runs, findings = list[Run](), list[str]()
     for folder in followed(folders, "reading", "runs", len(folders)):
         try:
+            if not folder.is_dir():
+                raise UserError(*missing_runs([folder]))
             model = RunModel(folder)
             runs.append(run_of(model, metric) if model.is_ours else _peer(folder, metric))
         except UserError as error:
