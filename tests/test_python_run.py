@@ -55,6 +55,16 @@ def test_what_is_wrong_with_a_class_or_a_name_is_told(tmp_path: Path, monkeypatc
         _ = tfagents_system.trains
 
 
+def test_errors_are_caught_by_public_names_and_the_import_loads_no_tensorflow() -> None:
+    assert (tfagents_system.UserError, tfagents_system.RunFailedError) == (UserError, RunFailedError)
+    program = (
+        "import sys, tfagents_system; assert 'tfagents_system.errors' not in sys.modules; "
+        "from tfagents_system import *; train, load_run, UserError, RunFailedError; "
+        "assert not {'tensorflow', 'reverb', 'pandas'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 @pytest.mark.parametrize(
     ("file", "options", "place"),
     [

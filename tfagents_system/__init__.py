@@ -34,9 +34,12 @@ with contextlib.suppress(ImportError):
     notices.notices.clear()
 
 
+__all__ = ["RunFailedError", "UserError", "load_run", "train"]
+
+
 def __getattr__(name):  # type: ignore[no-untyped-def]
-    """`tfagents_system.train` and `load_run`, imported where they are used."""
-    if name not in ("train", "load_run"):
+    """The public names, imported where they are used."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
