@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tfagents_system.checks.findings import Findings
-from tfagents_system.launch import machine_checks
+from tfagents_system.launch import machine_checks, required_packages
 from tfagents_system.machine import processes
 
 MIB, GIB = 2**20, 2**30
@@ -181,6 +181,22 @@ def test_pins_that_the_installed_packages_violate_are_errors(tmp_path: Path) -> 
     )
     assert f"run `{sys.executable} -m pip install 'Gymnasium==0.1'`, or change the pin" in gymnasium
     assert f"pyproject.toml pins numpy==1.0, and {numpy} is installed" in pinned
+
+
+def test_a_package_raised_above_what_tensorflow_takes_is_refused_with_the_line_that_lowers_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed = {"typing-extensions": "4.16.0", "numpy": "2.0.2", "rich": "99.0", "gym": None}
+    real = importlib.metadata.version
+    monkeypatch.setattr(required_packages, "_installed", lambda name: installed.get(name, real(name)))
+    findings = Findings()
+    machine_checks.check_packages(findings, None)
+    wrong = {"gym==0.23.0": "not installed", "numpy>=1.26,<2": "2.0.2", "typing-extensions==4.5.0": "4.16.0"}
+    assert len(findings.errors) == len(wrong)
+    for error, (requirement, found) in zip(findings.errors, wrong.items(), strict=True):
+        assert error.startswith(f"{requirement} is ") and f"{found} i" in error
+        assert error.endswith(f": run `{sys.executable} -m pip install '{requirement}'`")
+    assert findings.notes == ["rich>=13,<16 is asked for, and 99.0 is installed, which was not tested"]
 
 
 def limits(monkeypatch: pytest.MonkeyPatch, values: dict[str, Any] | None = None, **limits: int) -> list[str]:

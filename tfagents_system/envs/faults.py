@@ -16,6 +16,7 @@ from pathlib import Path
 SHOW_TRACES = "TFAGENTS_SHOW_TRACES"
 _IS_SHOWN = "_tfagents_trace_is_shown"
 _OWN_DIR = str(Path(__file__).resolve().parents[1])
+_LOCK = os.path.join(os.path.dirname(_OWN_DIR), "requirements.lock")  # None where the toolkit was installed with pip.
 _INSTALLED = re.compile(r"[/\\]lib[/\\]python3(\.\d+)?[/\\]|site-packages")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in ')
 
@@ -87,9 +88,15 @@ def describe_error(error: BaseException) -> str:
     described = f"{type(error).__name__}: {text}" + (f" ({'; '.join(places)})" if places else "")
     package = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and package and package not in sys.modules:
-        pip = f"{sys.executable} -m pip install" if find_spec("pip") else f"uv pip install --python {sys.executable}"
-        described += f"; `{pip} {package}` installs it, or correct the name"
+        # Beside the trainer's packages: newer ones of what they share would break TensorFlow.
+        lock = f"-c {_LOCK} " if find_spec("tf_agents") and os.path.exists(_LOCK) else ""
+        described += f"; `{pip_install()} {lock}{package}` installs it, or correct the name"
     return described
+
+
+def pip_install() -> str:
+    """The command that installs packages into this Python."""
+    return f"{sys.executable} -m pip install" if find_spec("pip") else f"uv pip install --python {sys.executable}"
 
 
 def print_trace(error: BaseException) -> None:

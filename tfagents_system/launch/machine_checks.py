@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.checks.findings import Findings, counted, is_installed
+from tfagents_system.envs import faults
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, OptionParser, exit_with
 from tfagents_system.launch import required_packages
 from tfagents_system.launch.cpus import CpuPlan, plan_for
@@ -168,19 +169,23 @@ def check_gpu(environ: Mapping[str, str], findings: Findings) -> None:
 
 
 def check_packages(findings: Findings, folder: Path | None) -> None:
-    """Notes versions outside of the ranges in pyproject.toml; refuses absent ones, and others than this folder pins."""
+    """Notes versions outside of the ranges in pyproject.toml; refuses absent packages, and others than are pinned there
+    or in this folder.
+    """
     here = f"Python {platform.python_version()} ({sys.executable})"
     for package, version in required_packages.missing(dev=False):
-        if version is None:
-            findings.error("packages", f"{package} is not installed in {here}: run ./setup.sh, or install it there")
+        if version is None or "==" in package or package.startswith("numpy"):  # TensorFlow 2.15 loads no NumPy 2.
+            found = "not installed" if version is None else f"needed, and {version} is installed"
+            remedy = f"run `{faults.pip_install()} '{package}'`"
+            findings.error("packages", f"{package} is {found} in {here}: {remedy}")
         else:
             findings.note("packages", f"{package} is asked for, and {version} is installed, which was not tested")
     findings.fact("packages", f"{here}, {len(required_packages.required(dev=False))} required packages")
     for file, requirement, version in required_packages.violated_pins(folder) if folder is not None else ():
         findings.error(
             "packages",
-            f"{file} pins {requirement}, and {version} is installed: run `{sys.executable} -m pip install "
-            f"'{requirement}'`, or change the pin",
+            f"{file} pins {requirement}, and {version} is installed: run `{faults.pip_install()} '{requirement}'`, or "
+            "change the pin",
         )
 
 
