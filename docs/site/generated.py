@@ -197,14 +197,17 @@ def _settings() -> str:
 
 def _tmrl_keys() -> str:
     """The keys of TMRL's config.json; what all machines of a run must share has a star."""
-    rows = []
+    rows, unused = [], []
     for path, default, _, target in tmrl_keys.KEYS.values():  # A wrong value's error says the rule.
         kind, _, words = target.partition(": ")
         name, comma, condition = target.replace("*", path.rpartition(".")[2].lower()).partition(", ")
-        here = target if kind in ("nothing", "game") else words or f"`{name}`{comma}{condition}"
-        star = "" if kind in ("nothing", "here") or name.startswith(("SAC_", "WANDB_")) else " \\*"
+        if kind == "nothing":
+            unused.append(f"`{path}`")
+            continue
+        here = target if kind == "game" else words or f"`{name}`{comma}{condition}"
+        star = "" if kind == "here" or name.startswith(("SAC_", "WANDB_")) else " \\*"
         rows.append((f"`{path}`{star}", f"`{json.dumps(default)}`", here))
-    return _table("key | default | here", rows)
+    return f"{_table('key | default | here', rows)}\nWithout effect here: {', '.join(unused)}.\n"
 
 
 # Between the lines `<!-- made from the code: NAME -->` and `<!-- end -->` of a page.
