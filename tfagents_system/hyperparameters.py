@@ -56,19 +56,19 @@ _BETA = number_where("a number of at least 0 and below 1", lambda value: 0 <= va
 Optimizer = Annotated[
     Mapping[str, Any],
     options(
-        name=Option("adam", one_of(("adam", "adamw", "sgd")), "Which one."),
-        beta_1=Option(None, _BETA, "Decay rate of Adam's first moment; None: 0.9, with crossq 0.5."),
-        beta_2=Option(0.999, _BETA, "Decay rate of Adam's second moment."),
-        epsilon=Option(1e-7, number_above(0), "Added by Adam to the square root of the second moment."),
-        momentum=Option(0.0, _BETA, "Of SGD."),
+        name=Option("adam", one_of(("adam", "adamw", "sgd")), "Adam (arXiv 1412.6980), AdamW (1711.05101) or SGD."),
+        beta_1=Option(None, _BETA, "Decay of Adam's first moment; None: 0.9, with `crossq` 0.5."),
+        beta_2=Option(0.999, _BETA, "Decay of Adam's second moment."),
+        epsilon=Option(1e-7, number_above(0), "Added to the root of Adam's second moment."),
+        momentum=Option(0.0, _BETA, "SGD: velocity <- momentum * velocity - rate * gradient."),
         weight_decay=Option(
             None,
             rules.NOT_NEGATIVE,
-            "AdamW: each step subtracts it times the learning rate times the weights, 0.01 where it is not set. Adam "
-            "and SGD: it times the weights joins the gradient, 0 where it is not set.",
+            "AdamW subtracts rate * weight_decay * weights in each step (None: 0.01). Adam and SGD add weight_decay * "
+            "weights to the gradient (None: 0).",
         ),
         global_clipnorm=Option(
-            None, or_none(number_above(0)), "Maximum norm of the gradients of all variables together; None: no limit."
+            None, or_none(number_above(0)), "Maximum norm of the gradients of all variables together."
         ),
     ),
 ]
@@ -142,8 +142,8 @@ _WITHOUT_ACTOR = ("dqn", "iqn")
 _OF_VALUES = ("dqn", "iqn", "sac_discrete")
 CATEGORICAL = ("xqc", "flash_sac")  # Their critics and layers are their own.
 _OF_ACTORS = Unless("algorithm", _WITHOUT_ACTOR)
-_WITH_PRIOR = Unless("prior_data", None)
-_WITH_HINDSIGHT = Unless("hindsight_share", None)
+_WITH_PRIOR = When("prior_data")
+_WITH_HINDSIGHT = When("hindsight_share")
 _COMBINED = When("preprocessing_combiner", None)
 _TIMING = NotDeterministic("what is collected would depend on timing")
 
@@ -154,7 +154,7 @@ def _learning_rate(params: Hyperparameters) -> Any:
 
 
 def _one_for_each_env_step(params: Hyperparameters) -> int:
-    """As many as updates for each environment step, rounded, at least 1."""
+    """`updates_per_env_step` (rounded)."""
     return max(1, round(params.updates_per_env_step or 1))
 
 
@@ -193,7 +193,7 @@ def _sized(for_cpus: Any, of_paper: Any) -> Callable[[Hyperparameters], Any]:
     def value(params: Hyperparameters) -> Any:
         return of_paper if params.preset == "paper" else for_cpus
 
-    value.__doc__ = f"`{for_cpus}` (`{of_paper}` of the preset `paper`)."
+    value.__doc__ = f"`{for_cpus}` (preset `paper`: `{of_paper}`)."
     return value
 
 
@@ -203,7 +203,7 @@ def _with_categories(params: Hyperparameters) -> bool:
 
 
 def _rate_of_xqc(params: Hyperparameters) -> Any:
-    """3e-4 (with the preset `paper` falling from there to 3e-5 over the run)."""
+    """3e-4 (preset `paper`: falling to 3e-5 over the run)."""
     return _FALLING_TO_A_TENTH(params) if params.preset == "paper" else 3e-4
 
 
@@ -214,14 +214,14 @@ class Hyperparameters:
     """
 
     algorithm: Literal["sac", "redq", "droq", "tqc", "crossq", "xqc", "flash_sac", "dqn", "iqn", "sac_discrete"] = "sac"
-    """See docs/reference/algorithms.md. An attribute that is None takes the value of its paper."""
+    """Learning algorithm, see docs/reference/algorithms.md. Attributes left at None use the values of its paper."""
     preset: Annotated[Literal["cpu", "paper"], When("algorithm", (*CATEGORICAL, "iqn"))] = "cpu"
-    """Sizes of networks and minibatches, and updates for each step, where params say nothing of these: `cpu` for two
-    cores, `paper` as published."""
+    """Sizes of networks and minibatches and the update ratio, unless set: `cpu` suits two cores, `paper` is as
+    published."""
 
     # What all algorithms share: SAC (Haarnoja et al., arXiv 1812.05905).
     discount: Annotated[SchedulableFraction, "per environment step", DefaultOf(xqc=_by_horizon), MayChange] = 0.99
-    """Discount factor gamma of later rewards. A schedule works with `dqn`, `iqn` and `sac_discrete`."""
+    """Discount factor gamma. Only `dqn`, `iqn` and `sac_discrete` accept a schedule."""
     learning_rate: Annotated[
         SchedulablePositive,
         DefaultOf(xqc=_rate_of_xqc, flash_sac=_FALLING_TO_HALF, **dict.fromkeys(_OF_VALUES, _FALLING_RATE)),
@@ -237,7 +237,7 @@ class Hyperparameters:
     alpha_learning_rate: Annotated[
         SchedulablePositive | None, ByAlgorithm(_learning_rate), When("learn_entropy_coef"), _OF_ACTORS, MayChange
     ] = None
-    """Learning rate of log(alpha), of the entropy coefficient."""
+    """Learning rate of log(alpha)."""
     target_update_tau: Annotated[
         float,
         number_above(0, at_most=1),
@@ -245,15 +245,15 @@ class Hyperparameters:
         Unless("algorithm", "crossq"),
         MayChange,
     ] = 0.005
-    """Weight of the critic in each soft update of its target: target <- (1 - tau) * target + tau * critic."""
+    """Soft update of the target critics: target <- (1 - tau) * target + tau * critic."""
     target_update_period: Annotated[Count, "updates", DefaultOf(iqn=100), Unless("algorithm", "crossq"), MayChange] = 1
-    """Interval between two soft updates of the target critics. Who sets it or `target_update_tau` has neither default
-    of the algorithm."""
+    """Interval between soft updates of the target critics. Setting either this or `target_update_tau` drops the
+    algorithm's defaults for both."""
     gradient_clipping: Positive | None = None
-    """Maximum norm of each variable's gradient, of critics, actor and log(alpha) alike; None does not clip.
-    `global_clipnorm` of an optimizer is one for all variables of its part together."""
+    """Maximum norm of each variable's gradient. To limit the norm over all variables, set an optimizer's
+    `global_clipnorm`."""
     learn_entropy_coef: Annotated[bool, _OF_ACTORS] = True
-    """True: alpha, the entropy coefficient, is tuned. False: it stays exp(sac_log_alpha), also after a resume."""
+    """True: tunes alpha, the entropy coefficient, towards `target_entropy`. False: keeps it at exp(sac_log_alpha)."""
     sac_log_alpha: Annotated[
         float,
         number_where("a number of at most 50", lambda value: value <= 50),
@@ -261,58 +261,53 @@ class Hyperparameters:
         _OF_ACTORS,
         MayChange,
     ] = 0.0
-    """log(alpha) before the first update; of a run that has begun it changes where `learn_entropy_coef` is False."""
+    """Initial log(alpha). In a run that has begun, a change acts only with `learn_entropy_coef = False`."""
     target_entropy: Annotated[Number | None, "nats", When("learn_entropy_coef"), _OF_ACTORS] = None
-    """Entropy of the action, scaled to [-1, 1], that alpha is tuned towards; None is -dim(action), with `xqc` and
-    `flash_sac` about half of that, and of n discrete actions 0.3 log(n); with a mask n of each state are the legal
-    ones."""
+    """Target entropy of actions scaled to [-1, 1]. None: -dim(action); about half of that with `xqc` and `flash_sac`;
+    0.3 log(n) for n legal discrete actions."""
     batch_size: Annotated[
         Count,
         "samples",
         DefaultOf(dqn=64, iqn=_sized(64, 512), sac_discrete=64, flash_sac=_sized(256, 512)),
         MayChange,
     ] = 256
-    """Size of a minibatch, in transitions, or in sequences where `recurrent`."""
+    """Minibatch size in transitions, or in sequences with `recurrent`."""
     matmul_precision: Annotated[
         Literal["float32", "bfloat16", "auto"], NotDeterministic("a measurement decides whether it is used")
     ] = "float32"
-    """`bfloat16`: hidden layers are multiplied in bfloat16 by the trainer where its CPU does that faster (AMX,
-    AVX512-BF16); elsewhere it logs that and uses float32. `auto`: the same without a warning. Each start measures
-    anew. Weights, optimizers and losses stay float32."""
+    """`bfloat16`: the trainer multiplies hidden layers in bfloat16 if a measurement at each start finds this faster
+    (CPUs with AMX or AVX512-BF16). Otherwise it warns and uses float32. `auto`: the same without the warning. Weights,
+    optimizers and losses stay float32."""
 
-    # What the other algorithms have beside that.
+    # Other algorithms.
     num_critics: Annotated[Count | None, ByAlgorithm(2, redq=10, tqc=5)] = None
-    """N, the critics of the ensemble."""
+    """Number of critics, N."""
     num_target_critics: Annotated[Count | None, ByAlgorithm(redq=2, droq=2)] = None
-    """M: the minimum is over M of the N critics, drawn anew in each update."""
+    """M: targets use the minimum over M of the N critics, drawn for each update."""
     actor_update_period: Annotated[Count | None, "updates", _ACTOR_PERIODS] = None
-    """Actor and alpha step in every so many updates, the critics in each."""
+    """Critic updates per update of actor and alpha."""
     critic_head: Annotated[
         Literal["scalar", "categorical"] | None, ByAlgorithm("scalar", xqc="categorical", flash_sac="categorical")
     ] = None
-    """What critics return, with `sac`, `redq`, `droq` and `crossq`. `scalar`: a value. `categorical`: a distribution
-    over fixed values (C51, Bellemare et al., arXiv 1707.06887); its target is the distribution of the critic with the
-    lower mean, its loss the cross-entropy, and rewards are scaled (`normalize_rewards`)."""
+    """Output of the critics of `sac`, `redq`, `droq` and `crossq`. `scalar`: a value. `categorical`: a distribution
+    over fixed values (C51, Bellemare et al., arXiv 1707.06887), trained by cross-entropy towards that of the critic
+    with the lower mean, with scaled rewards (`normalize_rewards`)."""
     categorical: Annotated[
         Mapping[str, Any],
         options(
-            num_atoms=Option(101, integer_from(2), "Values that the distribution is over."),
-            value_range=Option(
-                (-5.0, 5.0), rules.RANGE, "The lowest and the highest of them, in deviations of the return."
-            ),
+            num_atoms=Option(101, integer_from(2), "Number of values."),
+            value_range=Option((-5.0, 5.0), rules.RANGE, "Their range, in standard deviations of the return."),
         ),
         When("critic_head", "categorical"),
     ] = {}
-    """Categories of critics. What targets have beyond `value_range` is clipped: `clipped_mass` is its share."""
+    """Values of categorical critics. Targets beyond `value_range` are clipped; the metric `clipped_mass` is their
+    share."""
     tqc: Annotated[
         Mapping[str, Any],
         options(
             num_quantiles=Option(25, integer_from(2), "Quantiles of each critic."),
             num_dropped_quantiles=Option(
-                2,
-                integer_from(0),
-                "Largest quantiles that the target leaves out, of those of all critics together.",
-                "per critic",
+                2, integer_from(0), "Targets drop the largest of all critics' quantiles.", "per critic"
             ),
         ),
         When("algorithm", "tqc"),
@@ -321,37 +316,34 @@ class Hyperparameters:
 
     # Learners of the values of discrete actions.
     double_q: Annotated[bool | None, When("algorithm", _WITHOUT_ACTOR), ByAlgorithm(False, dqn=True)] = None
-    """True: the online network chooses the next action, and its target says what it is worth (van Hasselt et al., arXiv
-    1509.06461). False: the target does both."""
+    """True: the online network chooses the next action, the target network evaluates it (van Hasselt et al., arXiv
+    1509.06461). False: the target network does both."""
     dueling: Annotated[bool | None, When("algorithm", _WITHOUT_ACTOR), ByAlgorithm(False, iqn=True)] = None
-    """Heads for V(s) and A(s, a) with Q = V + A - mean_a A (Wang et al., arXiv 1511.06581)."""
+    """Separate heads for V(s) and A(s, a): Q = V + A - mean_a A (Wang et al., arXiv 1511.06581)."""
     value_head_units: Annotated[
         Count, DefaultOf(iqn=_sized(64, 512)), When("algorithm", _WITHOUT_ACTOR), When("dueling")
     ] = 512
-    """Units of the hidden layer in each of the two heads."""
+    """Units of each head's hidden layer."""
     exploration_epsilon: Annotated[
         SchedulableFraction,
         When("algorithm", _WITHOUT_ACTOR),
         DefaultOf(**dict.fromkeys(_WITHOUT_ACTOR, _FALLING_EPSILON)),
         MayChange,
     ] = 0.1
-    """Share of actions that are uniformly random."""
+    """Share of uniformly random actions."""
     boltzmann_epsilon: Annotated[SchedulableFraction, When("algorithm", _WITHOUT_ACTOR), MayChange] = 0.0
-    """Share of the other actions that are the best of Q + 0.01 * normal noise: those of nearly equal value vary."""
+    """Share of the other actions that maximize Q + 0.01 * normal noise, to vary actions of nearly equal value."""
     iqn: Annotated[
         Mapping[str, Any],
         options(
             num_quantiles=Option(
-                8,
-                rules.EVEN,
-                "N and N', the quantiles of a sample that are compared with as many of its target, in pairs tau and "
-                "1 - tau.",
+                8, rules.EVEN, "N and N', quantiles of a sample and of its target, in pairs tau and 1 - tau."
             ),
             num_acting_quantiles=Option(
-                32, integer_from(1), "K, the fixed quantiles (k + 1/2) / K whose mean chooses actions."
+                32, integer_from(1), "K: actions maximize the mean of the fixed quantiles (k + 1/2) / K."
             ),
-            num_cosines=Option(64, integer_from(1), "Features cos(pi i tau) of a quantile's fraction tau."),
-            huber_kappa=Option(1.0, number_above(0), "Error below which the loss of a quantile is quadratic."),
+            num_cosines=Option(64, integer_from(1), "Features cos(pi i tau) of a fraction tau."),
+            huber_kappa=Option(1.0, number_above(0), "Error below which the loss is quadratic."),
         ),
         When("algorithm", "iqn"),
     ] = {}
@@ -363,7 +355,7 @@ class Hyperparameters:
         DefaultOf(sac_discrete=(128, 128), xqc=_sized((256, 256), (256,) * 4), flash_sac=_sized((64, 64), (128, 128))),
         _OF_ACTORS,
     ] = (256, 256)
-    """Units of the actor's hidden layers (behind the LSTM where `recurrent`)."""
+    """Units of the actor's hidden layers (after the LSTM with `recurrent`)."""
     critic_joint_fc_layer_params: Annotated[
         Layers,
         DefaultOf(
@@ -373,156 +365,144 @@ class Hyperparameters:
             flash_sac=_sized((128, 128), (256, 256)),
         ),
     ] = (256, 256)
-    """Units of each critic's hidden layers, over observation and action together."""
+    """Units of each critic's hidden layers over observation and action."""
     recurrent: Annotated[
         bool | Mapping[str, Any],
         options(
-            lstm_units=Option(64, integer_from(1), "Units of the LSTM of actor and critics."),
+            lstm_units=Option(64, integer_from(1), "Units of each LSTM."),
             sequence_length=Option(
-                20,
-                integer_from(1),
-                "Length of a training sequence; a shorter episode is one whole sequence.",
-                "transitions",
+                20, integer_from(1), "Length of a sequence; a shorter episode is one sequence.", "transitions"
             ),
             burn_in=Option(
-                0,
-                integer_from(0),
-                "Transitions before each training sequence that only produce the LSTMs' state.",
-                "transitions",
+                0, integer_from(0), "Transitions before a sequence that only compute the LSTMs' state.", "transitions"
             ),
         ),
     ] = False
-    """Actor and critics with an LSTM, trained on sequences."""
+    """LSTMs in actor and critics, trained on sequences (docs/explanations/experience.md)."""
     preprocessing_combiner: Annotated[Any | None, Rule("a Keras layer, a function that returns one", callable)] = None
-    """Turns the observations into one tensor `[B, n]`. Merging layers (Concatenate, Add) get the list of leaves, all
-    others the nest as the environment gives it. None concatenates all leaves, flattened; images are encoded before that
-    (`image_encoder_layers`). uint8 that is no image, or too small for the encoder, are numbers like all others."""
+    """Turns an observation into one tensor `[B, n]`. Merging layers (Concatenate, Add) get a list of its leaves, other
+    layers its nest. None: encodes images (`image_encoder_layers`), then flattens and concatenates all leaves. Small
+    uint8 arrays that the encoder cannot take count as numbers."""
     network: Annotated[Literal["mlp", "simba"], Unless("algorithm", CATEGORICAL)] = "mlp"
-    """`mlp`: plain layers. `simba`: normalised observations and residual blocks (Lee et al., arXiv 2410.09754), whose
-    width is the first entry of the layer sizes and whose number is how many entries there are. The paper has
-    `actor_fc_layer_params = (128,)` and `critic_joint_fc_layer_params = (512, 512)`."""
+    """`mlp`: plain layers. `simba`: residual blocks on normalised observations, one per entry of the layer sizes
+    (docs/reference/networks.md)."""
     critic_layer_norm: Annotated[bool | None, ByAlgorithm(False, droq=True)] = None
-    """Layer normalisation before each activation of the critics; with `dqn` and `iqn` of the network that acts, too."""
+    """Layer normalisation before each activation of the critics (`dqn`, `iqn`: of the only network)."""
     # Dropout draws in steps of 1/65536: a smaller rate would be none at all, a larger one would keep nothing.
     critic_dropout: Annotated[
         float | None,
         number_where("0 or a number in [0.0001, 0.99]", lambda rate: rate == 0 or 1e-4 <= rate <= 0.99),
         ByAlgorithm(0.0, droq=0.01),
     ] = None
-    """Rate of the dropout behind each hidden layer's product in the critics, in updates: policies drop nothing."""
+    """Dropout rate of the critics' hidden layers, in updates only."""
     batch_renormalization: Annotated[
         bool | Mapping[str, Any] | None,
         options(
             warmup_steps=Option(
                 100_000,
                 integer_from(0),
-                "Time with plain batch normalisation before batch renormalisation begins, as CrossQ has it.",
+                "Plain batch normalisation before that, as in CrossQ.",
                 "updates",
             )
         ),
         ByAlgorithm(False, crossq=True),
     ] = None
-    """Batch renormalisation in front of the first and behind each hidden layer of actor and critics (Ioffe, arXiv
-    1702.03275); not with discrete actions."""
+    """Batch renormalisation (Ioffe, arXiv 1702.03275) before the first and after each hidden layer of actor and
+    critics. Not for discrete actions."""
 
-    # Networks drawn anew, against the primacy bias.
+    # Resets of networks, against the primacy bias.
     reset_period_updates: Annotated[Count | None, "updates"] = None
-    """Interval at which actor, critics, encoder, alpha and the optimizers' moments begin anew while replay, counters
-    and settings stay (Nikishin et al., arXiv 2205.07802; BRO, arXiv 2405.16158): for many updates per environment step.
-    None never does."""
+    """Interval at which actor, critics, encoder, alpha and optimizer moments are re-initialised; replay, counters and
+    settings stay (Nikishin et al., arXiv 2205.07802; BRO, arXiv 2405.16158). For many updates per environment step."""
 
     # Images and histories.
     frame_stack: Annotated[int | Mapping[str, int], _FRAMES] = 1
-    """A number: frames of each image (uint8, `[height, width, channels]`) that networks see at once, along the channel
-    axis, the oldest first. A dictionary names the parts of the observation that are stacked, images, vectors or others,
-    along their last axis: `{"lidar": 4, "camera": 4}`; a part within a part is `sensors/touch`, an observation without
-    parts `observation`. Each frame is stored once."""
+    """Frames that networks see at once, oldest first. A number stacks images (uint8, `[height, width, channels]`) along
+    the channels. A dictionary names parts of the observation to stack along their last axis: `{"lidar": 4, "camera":
+    4}`, nested `sensors/touch`, or `observation` if it has no parts. Each frame is stored once."""
     actor_observations: Annotated[Sequence[str] | None, rules.PARTS_OF_OBSERVATION] = None
-    """Parts of the observation, named as in `frame_stack`, that the actor sees: policies in workers, in SavedModels and
-    in exported files ask for these alone. Critics see all, such as the state of a simulator (Pinto et al., arXiv
-    1710.06542). A name stands for all parts within its part; `action_history` is always seen. None: all parts."""
+    """Parts of the observation, named as in `frame_stack`, that the actor sees; saved and exported policies ask for
+    these alone. Critics see all, such as a simulator's state (Pinto et al., arXiv 1710.06542). A name includes the
+    parts within it. `action_history` is always seen. None: all parts."""
     image_encoder_layers: Annotated[Sequence[Any], rules.CONVOLUTIONS, _COMBINED] = (32, 32, 32, 32)
-    """Convolutions that the default actor and critics share: filters (of 3 x 3, the first with stride 2, as in DrQ-v2,
-    Yarats et al., arXiv 2107.09645), or (filters, kernel, stride). `()`: images are flattened, as those are that are
-    too small for them."""
+    """Convolutions that the default actor and critics share: filters (3 x 3, the first with stride 2, as in DrQ-v2,
+    Yarats et al., arXiv 2107.09645) or (filters, kernel, stride). `()` flattens images."""
     image_encoder_features: Annotated[Count, When("image_encoder_layers"), _COMBINED] = 50
-    """Units that actor and critics each make of the encoder's features, with layer normalisation and tanh."""
+    """Features that actor and critics each compute from the encoder's output, with layer normalisation and tanh."""
     image_augmentation_pixels: Annotated[CountOrZero | None, "pixels"] = None
-    """Largest random shift of images in minibatches; 0 shifts none. None: 4 where images are encoded, else 0."""
+    """Largest random shift of images in minibatches. None: 4 if images are encoded, else 0."""
     action_history: CountOrZero = 0
-    """Actions before the current one that are part of the observation, in [-1, 1] or one-hot, oldest first: for systems
-    that act with a delay. Before an episode's start zeros, or in real time the default action."""
+    """Previous actions in the observation, in [-1, 1] or one-hot, oldest first: for systems with delay. They start as
+    zeros, in real time as the default action."""
     action_bounds: Annotated[Sequence[Any] | None, rules.BOUNDS] = None
-    """(low, high) of actions in the environment's units, to which an actor's [-1, 1] is scaled: one number for all, or
-    a list with one for each, within the bounds of the Box. None: those of the Box, which must be finite then."""
+    """(low, high) of actions in the environment's units, to which the policy's [-1, 1] is scaled: numbers, or lists
+    with one per element, within the Box's bounds. None: the Box's bounds, which must be finite."""
     action_table: Annotated[Sequence[Sequence[float]] | None, rules.ROWS] = None
-    """Actions to choose from where the environment's action is a Box, a row of numbers in its units each."""
+    """Turns a Box into a choice between these actions, one per row, in the environment's units."""
 
     # Optimizers.
     critic_optimizer: Optimizer = {}
     """Optimizer of the critics, such as `{"name": "adamw", "weight_decay": 0.01}`; {} is Adam."""
     actor_optimizer: Annotated[Optimizer, _OF_ACTORS] = {}
-    """Optimizer of the actor; {} is Adam."""
+    """Optimizer of the actor."""
     alpha_optimizer: Annotated[Optimizer, When("learn_entropy_coef"), _OF_ACTORS] = {}
-    """Optimizer of log(alpha); {} is Adam."""
+    """Optimizer of log(alpha)."""
 
     # Normalisation.
     normalize_observations: Annotated[bool, Unless("network", "simba")] = False
-    """Observations reach the networks with mean 0 and variance 1, by running statistics of the experience that is
-    learned from, clipped to [-10, 10]; pixels of images are left alone. SimBa always normalises them."""
+    """Normalises observations to mean 0 and variance 1 with running statistics, clipped to [-10, 10]. Images stay as
+    they are. SimBa always normalises."""
     strict_observation_bounds: bool = False
-    """An observation beyond the finite bounds of its space is a fault of the environment. Otherwise it is kept, and the
-    log names it once."""
+    """True: an observation beyond its space's finite bounds is a fault of the environment. False: it is kept and logged
+    once."""
     normalize_rewards: Annotated[bool | None, ByAlgorithm(_with_categories)] = None
-    """Rewards (with `n_step` > 1: their sums over n steps) are divided by the running standard deviation of the
-    discounted return, and clipped to [-10, 10] unless critics are categorical, before they are learned from. Can't be
-    switched within a run."""
+    """Divides rewards (with `n_step` > 1 their n-step sums) by the running standard deviation of the discounted return,
+    and clips them to [-10, 10] unless critics are categorical. Cannot change within a run."""
 
     # The iteration: collect, push, draw, update, publish.
     num_iter: Annotated[Count, "iterations", MayChange] = 1000
-    """Length of the whole run; with `num_env_steps` only a bound, and where it is not set none."""
+    """Length of the run. With `num_env_steps` it is an upper bound, if you set it."""
     num_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
-    """Length of the whole run in environment steps of all workers, random ones included, up to an iteration's end."""
+    """Length of the run in environment steps of all workers, random ones included. The last iteration is completed."""
     env_steps_per_iter: Annotated[Count | None, "steps in total"] = None
-    """What the planned workers together collect in an iteration, and those that join on top; an episode that is under
-    way continues in the next iteration, with the newest policy. None: an iteration is of whole episodes,
-    `num_train_episodes_per_iter`. A run that sets none of this, `num_train_episodes_per_iter` and `updates_per_iter`
-    has 200, a short one a twentieth of `num_env_steps`, or one of each worker if these are more."""
+    """Environment steps of all planned workers in an iteration; workers that join add theirs. Episodes continue in the
+    next iteration with the newest policy. None: whole episodes, `num_train_episodes_per_iter`. If neither these nor
+    `updates_per_iter` are set: 200, or a twentieth of a shorter `num_env_steps`, at least one step per worker."""
     updates_per_iter: Annotated[Count, "updates", When("env_steps_per_iter", None), MayChange] = 1000
-    """Minibatches of an iteration. For one per environment step: workers * episodes * steps of an episode."""
+    """Updates per iteration. For one per environment step, set workers * episodes * episode length, or simply
+    `updates_per_env_step = 1`."""
     num_train_episodes_per_iter: Annotated[Count, "episodes per worker", When("env_steps_per_iter", None)] = 1
-    """What each worker collects in an iteration."""
+    """Episodes that each worker collects in an iteration."""
     num_initial_episodes: Annotated[CountOrZero, "episodes in total", When("initial_collect_steps", None)] = 10
-    """Experience with uniformly random actions, collected before the first iteration, once in a run."""
+    """Episodes with uniformly random actions before the first iteration."""
     initial_collect_steps: Annotated[CountOrZero | None, "steps in total"] = None
-    """The same, counted in steps. None: `num_initial_episodes` whole episodes. If neither is set, iterations of steps
-    begin with 1000, or a tenth of the run if that is less."""
+    """Steps with uniformly random actions before the first iteration. None: `num_initial_episodes` episodes. If neither
+    is set, iterations of steps begin with 1000, or a tenth of a shorter run."""
     buffer_size: Annotated[Count, "steps in total"] = 1_000_000
-    """Capacity of the replay buffer, at least an episode of full length."""
+    """Capacity of the replay buffer, at least one full-length episode."""
     asynchronous: Annotated[bool, _TIMING] = False
-    """False: lock-step iterations, pipelined, with at most `max_policy_lag` iterations of policy lag. True: workers
-    wait for no policy; updates are held back by `updates_per_env_step`, workers by `min_updates_per_env_step`."""
+    """False: pipelined lock-step iterations with a policy lag of at most `max_policy_lag`. True: workers never wait for
+    a policy; `updates_per_env_step` limits updates, `min_updates_per_env_step` workers."""
     max_policy_lag: Annotated[Literal[0, 1], "iterations", Unless("asynchronous", True)] = 1
-    """How far the policy that collects in lock-step may be behind. 1: an iteration is collected while the one before it
-    is trained on. 0: with the newest policy always, and the trainer waits meanwhile; so it is with
-    SAC_DETERMINISTIC=1."""
+    """1: each iteration is collected while the previous one is trained on. 0: collecting and training alternate, so
+    workers always act with the newest policy (as with SAC_DETERMINISTIC=1)."""
     max_unsent_mb: Annotated[Count, "MiB per worker", MayChange] = 256
-    """In real time (docs/tutorials/real_robot.md): segments that a worker keeps while the replay server does not take
-    them. Beyond that the oldest are dropped. Other workers wait for the server."""
+    """In real time (docs/tutorials/real_robot.md): experience that a worker keeps while the replay server accepts none.
+    Beyond that it drops the oldest. Other workers wait for the server."""
     min_updates_per_env_step: Annotated[Positive | None, "updates per step", When("asynchronous")] = None
-    """Workers wait while fewer updates have been done for each step after the random ones. None: they never do."""
+    """Workers wait while fewer updates per step have been done, not counting the random steps. None: they never
+    wait."""
     publish_period_updates: Annotated[Count | None, "updates", When("asynchronous"), MayChange, _TIMING] = None
-    """Interval between two policies that are published within an iteration; the one at its end is always published.
-    None: that one alone."""
+    """Interval between policies published within an iteration; its last one is always published. None: only that
+    one."""
     policy_refresh_steps: Annotated[
         Count | None, "steps of each environment", When("asynchronous"), MayChange, _TIMING
     ] = None
-    """Interval at which a worker looks for a newer policy within episodes. None: it collects a whole iteration with the
-    newest one at its start."""
+    """Interval at which a worker looks for a newer policy within episodes. None: only at an iteration's start."""
 
     # Episodes: how they are collected, and which are kept.
     greedy_episode_share: Annotated[float, number_in(0, 1), MayChange] = 0.0
-    """Share of each worker's episodes, after the first random ones, that the greedy policy collects."""
+    """Share of each worker's episodes, after the random ones, that the greedy policy collects."""
     noise_hold_steps: Annotated[
         int | None,
         rules.integer_in(1, 1000),
@@ -531,109 +511,106 @@ class Hyperparameters:
         Unless("algorithm", _OF_VALUES),
         MayChange,
     ] = None
-    """Longest time K that exploration noise is held: each draw is for k = 1 to K steps, with a probability proportional
-    to k^-2 (FlashSAC, arXiv 2604.04539), with the newest mean and deviation in each of them. Actors that workers
-    can't compute in NumPy, such as those of images, can't; there the default is 1."""
+    """Longest time K that exploration noise is held: each draw lasts k = 1 to K steps with probability proportional to
+    k^-2 (FlashSAC, arXiv 2604.04539). Needs an actor that workers compute in NumPy; with others, such as those of
+    images, the default is 1."""
     keep_best_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 0
-    """Of the episodes collected since files were last edited, those of the highest returns are kept step by step in
-    `episodes/`. Each episode then begins with a seed of its own, so that `run.py --replay-actions` can repeat it."""
+    """Episodes with the highest returns since the last edit, kept step by step in `episodes/`. Each episode then has
+    its own seed, so `run.py --replay-actions` can repeat it."""
 
     # Experience: what is drawn, and how much of it.
     updates_per_env_step: Annotated[
         Positive | None, "updates per step", DefaultOf(xqc=_sized(1, 2), **dict.fromkeys(_WITHOUT_ACTOR, 0.5))
     ] = None
-    """Updates-to-data ratio: after each iteration floor(updates_per_env_step * steps) updates have been done, of all
-    steps after the first random ones, however long episodes are and however many workers there are. With
-    `asynchronous` it is the most that is allowed. None: 1 with `env_steps_per_iter` or `asynchronous`, otherwise as
-    many as `updates_per_iter` says. The defaults of algorithms are for iterations of steps."""
+    """Updates-to-data ratio: floor(ratio * steps) updates after each iteration, not counting the first random steps.
+    With `asynchronous` it is an upper limit. None: 1 with `env_steps_per_iter` or `asynchronous`, otherwise as
+    `updates_per_iter` says. Algorithms' defaults are for iterations of steps."""
     n_step: Annotated[Count, "steps", DefaultOf(**dict.fromkeys(_WITHOUT_ACTOR, 3))] = 1
-    """Length of a transition: rewards of so many steps are summed up, discounted, before the critic's value counts."""
+    """Rewards that a transition sums, discounted, before the critic's value."""
     cut_at_exploration: Annotated[bool | None, ByAlgorithm(False, dqn=True, iqn=True), Unless("n_step", 1)] = None
-    """A transition ends before the next action that is another one than the policy's greedy one (`explored`, 1 byte a
-    step in the replay buffer): what comes after it is not what the policy would have got."""
+    """Ends a transition before the next action that differs from the policy's greedy one (`explored`, 1 byte per step),
+    since the policy would not have earned what follows."""
     mini_race: Annotated[
         Mapping[str, Any] | None,
         options(
-            steps=Option(REQUIRED, integer_from(1), "How long a mini-race is.", "steps"),
+            steps=Option(REQUIRED, integer_from(1), "Length of a mini-race.", "steps"),
             oversampling=Option(
                 (40, 5),
                 rules.OVERSAMPLING,
-                "(a, b): the times 1 to a - 2b are drawn twice as often as those behind them, and 0 is 2b + 1 times as "
-                "often.",
+                "(a, b): times 1 to a - 2b are drawn twice as often as later ones, 0 is drawn 2b + 1 times as often.",
             ),
         ),
     ] = None
-    """Transitions are drawn with a time of their own, and an episode counts as over after so many `steps` of it: with
-    `discount = 1`, a value is the sum of the rewards up to then. Observations get `horizon_time`, the share of the time
-    that is over, 0 where a policy acts. None: a transition has no time."""
+    """Gives each sample a random time t in a mini-race and ends its episode at time `steps`
+    (docs/explanations/experience.md). With `discount = 1`, a value is the sum of the rewards left. Observations get
+    `horizon_time`, t / `steps`, 0 when a policy acts."""
     hindsight_share: Annotated[float | None, number_above(0, at_most=1)] = None
-    """Share of each minibatch that gets another goal, one that its episode has achieved, and the reward for it (HER,
-    Andrychowicz et al., arXiv 1707.01495): for environments with goals. 0.8 is four for each that keeps its own."""
+    """Share of each minibatch with a goal that its episode achieved, and the reward for it (HER, Andrychowicz et al.,
+    arXiv 1707.01495): for environments with goals. The paper's k = 4 is 0.8."""
     hindsight_strategy: Annotated[rules.GoalStrategy, _WITH_HINDSIGHT] = "future"
-    """Which goal: one achieved later in the episode, the last one, or any of the episode."""
+    """Where the episode achieved that goal: later, at its end, or anywhere."""
     priority_exponent: Annotated[
         float | None,
         number_above(0, at_most=1),
         MayChange,
         NotDeterministic("what is drawn would depend on when TD errors come"),
     ] = None
-    """alpha of prioritised replay (Schaul et al., arXiv 1511.05952): a step is drawn with a probability proportional to
-    the alpha-th power of its newest TD error, a new one as if that were twice the mean. None: all are drawn alike."""
-    priority_beta: Annotated[SchedulableFraction, Unless("priority_exponent", None), MayChange] = 1.0
-    """beta: samples have the importance weights (N P(i))^-beta, divided by the largest of the minibatch, in all losses.
-    1 makes up for all that priorities change in the means of losses."""
+    """alpha of prioritised replay (Schaul et al., arXiv 1511.05952): steps are drawn with probability proportional to
+    the alpha-th power of their TD error. New steps count as twice the mean. None: uniform draws."""
+    priority_beta: Annotated[SchedulableFraction, When("priority_exponent"), MayChange] = 1.0
+    """beta: losses have the importance weights (N P(i))^-beta, divided by the minibatch's largest. 1 fully corrects the
+    means of losses."""
     validation_share: Annotated[float, number_in(0, 0.5)] = 0.0
-    """Share of each worker's episodes that is never trained on: the losses on them are logged beside the others, as
-    `validation/critic_loss` and so on."""
+    """Share of each worker's episodes held out from training. Their losses are logged as `validation/critic_loss` and
+    so on."""
 
-    # The experience of others, drawn beside the run's own.
+    # Prior data.
     prior_data: Annotated[Any | None, rules.PATHS] = None
-    """Demonstrations and other data: run directories, folders of `experience import`, `.npz`,
-    `minari:NAME`. Relative paths are looked for beside the params file. The run keeps all of it as a second ring."""
+    """Demonstrations and other data: run directories, folders of `experience import`, `.npz`, `minari:NAME`. Relative
+    paths start at the params file's folder. The run keeps all of it as a second ring."""
     prior_data_share: Annotated[float, rules.SHARE, _WITH_PRIOR, MayChange] = 0.5
-    """Share of each minibatch that is drawn from prior data (RLPD, Ball et al., arXiv 2302.02948: 0.5)."""
+    """Share of each minibatch drawn from prior data (RLPD, Ball et al., arXiv 2302.02948: 0.5)."""
     offline_updates: Annotated[CountOrZero, "updates", _WITH_PRIOR] = 0
-    """Updates on prior data alone before the first iteration. They don't count for `updates_per_env_step`."""
+    """Updates on prior data alone before the first iteration. `updates_per_env_step` does not count them."""
     behaviour_cloning_weight: Annotated[
         float, rules.NOT_NEGATIVE, Unless("algorithm", _OF_VALUES), When("offline_updates")
     ] = 0.0
-    """Weight w of the term that keeps the actor near the data in offline updates: w mean|Q| |a_pi - a|^2, the mean of
-    the squares. TD3+BC (Fujimoto and Gu, arXiv 2106.06860) has w = 1 / 2.5."""
+    """Weight w of a term that keeps the actor near the data in offline updates: w * mean(abs(Q)) * mean((a_pi - a)^2).
+    TD3+BC (Fujimoto and Gu, arXiv 2106.06860) has w = 1 / 2.5."""
 
     # Periods.
     num_eval_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 10
-    """Size of one evaluation with the greedy policy. 0: nothing is evaluated, there is no best policy, and curves show
-    the returns of training episodes."""
+    """Episodes of one evaluation with the greedy policy. 0: no evaluations and no best policy; curves show training
+    returns."""
     eval_period_iters: Annotated[Count, "iterations", MayChange, When("num_eval_episodes")] = 10
-    """Interval between two evaluations; the policy before the first and after the last is always evaluated. A run of
-    fewer than 100 iterations of episodes is evaluated ten times at least."""
+    """Interval between evaluations; the first and last policies are always evaluated. If not set, runs of fewer than
+    100 iterations of episodes are evaluated ten times."""
     eval_period_env_steps: Annotated[Count | None, "steps in total", MayChange, When("num_eval_episodes")] = None
-    """The same in environment steps: due after the iteration in which their number reaches a multiple. If neither is
-    set, iterations of steps and runs of `num_env_steps` have 9 * `num_eval_episodes` * horizon, so that a tenth of all
-    steps is of these evaluations, or less: a run is evaluated ten times at least."""
+    """The interval in environment steps, up to an iteration's end. If neither is set, iterations of steps and runs of
+    `num_env_steps` have 9 * `num_eval_episodes` * horizon, a tenth of all steps, or less, for at least ten
+    evaluations."""
     log_period_iters: Annotated[Count, "iterations", MayChange] = 1
-    """Interval between two rows of metrics. If it is not set, iterations of steps have a row about every 1000 steps."""
+    """Interval between rows of metrics. If not set, iterations of steps have a row about every 1000 steps."""
     checkpoint_period_iters: Annotated[Count, "iterations", MayChange] = 50
-    """Interval between two checkpoints of agent, optimizers, counters and policy."""
+    """Interval between checkpoints of agent, optimizers, counters and policy."""
     checkpoint_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None
-    """The same in environment steps; if neither is set, iterations of steps have 50,000."""
-    keep_policies: Annotated[bool, MayChange, When("num_eval_episodes", False)] = True
-    """Whether the policies of earlier checkpoints stay on disk; False: the newest alone, where nothing is evaluated."""
+    """The interval in environment steps. If neither is set, iterations of steps have 50,000."""
+    keep_policies: Annotated[bool, MayChange, When("num_eval_episodes", 0)] = True
+    """False keeps only the newest policy on disk."""
     best_metric: Annotated[Literal["return", "success"], MayChange, When("num_eval_episodes")] = "return"
-    """`return`: the best policy is that of the highest mean return of an evaluation. `success`: of the highest success
-    rate, and of the highest return among equal ones. It restarts when the task of evaluations changes (a curriculum
-    with `apply_to_eval`)."""
+    """Chooses the best policy by an evaluation's mean return, or by its success rate and then its return. The search
+    restarts when a curriculum with `apply_to_eval` changes the task."""
 
     # The end of a run before `num_iter` or `num_env_steps`.
     stop_when: Annotated[Mapping[str, float] | None, rules.CONDITIONS, MayChange] = None
-    """Ends the run as its normal end does, such as `{"eval_success": 0.95, "evaluations": 3}`: so many evaluations in a
-    row (without that key: one) with at least this `eval_success` or `eval_return` or both; or
-    `{"no_improvement_env_steps": 200_000}`: none was better, by `best_metric`, for so many environment steps. Only
-    evaluations count that have the last values of a curriculum with `apply_to_eval`. None never does."""
+    """Ends the run early, as if complete. `{"eval_success": 0.95, "evaluations": 3}`: after three evaluations in a row
+    (default 1) with at least this `eval_success`, `eval_return`, or both. `{"no_improvement_env_steps": 200_000}`:
+    after so many steps without a better evaluation by `best_metric`. With `apply_to_eval`, only evaluations with a
+    curriculum's last values count."""
     max_hours: Annotated[
         Positive | None, "hours", MayChange, NotDeterministic("a clock would decide how long the run is")
     ] = None
-    """Training time of a run, all of its starts together; it ends with the iteration. None: no limit."""
+    """Maximum training time over all starts of the run. It ends after the iteration."""
 
 
 # What is known about them.

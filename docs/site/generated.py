@@ -49,9 +49,9 @@ def linked(text: str, here: str = "reference") -> str:
 
 _PARAMETERS = """# Parameters
 
-The attributes of `TrainParams`, from [hyperparameters.py](../../tfagents_system/hyperparameters.py). A params file or
-`--set` gives them other values, those with \\* also in a run that has begun. A start reports those that are set
-but have no effect beside the others. A [schedule](../how_to/iterations.md#schedules) changes a number during the run.
+The attributes of `TrainParams`, from [hyperparameters.py](../../tfagents_system/hyperparameters.py). Set them in a
+params file or with `--set`. Those with \\* can change in a run that has begun. A
+[schedule](../how_to/iterations.md#schedules) changes a number during the run. A start reports attributes without effect.
 """
 
 
@@ -63,17 +63,20 @@ def _parameters() -> str:
     text, rows, listed = _PARAMETERS, list[tuple[str, ...]](), set[int]()
 
     def table() -> str:
-        return "\n" * (text == _PARAMETERS) + _table("attribute | default | must be | unit | meaning", rows)
+        return "\n" * (text == _PARAMETERS) + _table("attribute | default | must be | meaning", rows)
 
     for name, attribute in described_by(Hyperparameters).items():
         if name in headings:
             text, rows = f"{text}{table()}{headings[name]}\n", []
         meaning = f"{linked(docs[name])}{conditions_of(attribute)}"
-        if attribute.rule.keys is not None and id(attribute.rule.keys) not in listed:
-            listed.add(id(attribute.rule.keys))
-            meaning += f" Keys: {keys_of(attribute.rule.keys)}"
+        must_be = attribute.rule.words
+        if (keys := attribute.rule.keys) is not None:
+            must_be = must_be.replace(f" with any of {', '.join(keys)}", "")
+            meaning += "" if id(keys) in listed else f" Keys: {keys_of(keys)}"
+            listed.add(id(keys))
         star = " \\*" if attribute.may_change else ""
-        rows.append((f"`{name}`{star}", default_of(attribute), attribute.rule.words, attribute.unit, meaning))
+        must_be += f" ({attribute.unit})" if attribute.unit else ""
+        rows.append((f"`{name}`{star}", default_of(attribute), must_be, meaning))
     return text + table()
 
 

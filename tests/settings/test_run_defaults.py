@@ -190,7 +190,7 @@ def test_an_own_agent_follows_no_schedule_of_an_algorithm(tmp_path: Path) -> Non
 
 def test_the_page_of_parameters_tells_defaults_of_algorithms() -> None:
     described = described_by(Hyperparameters)
-    of_iqn = "`64` (`512` of the preset `paper`) with iqn"
+    of_iqn = "`64` (preset `paper`: `512`) with iqn"
     assert default_of(described["batch_size"]).startswith(f"`256`: `64` with dqn and sac_discrete, {of_iqn}, ")
     rates = default_of(described["learning_rate"])
     assert (

@@ -39,13 +39,18 @@ def _value(value: Any) -> str:
 
 def conditions_of(each: Hyperparameter) -> str:
     """Where it has an effect, as further sentences."""
-    acts = f" Acts {' and '.join(map(_condition, each.acts))}." if each.acts else ""
-    return acts + (" SAC_DETERMINISTIC=1 needs the default." if each.not_deterministic else "")
+    return "".join(map(_condition, each.acts)) + " SAC_DETERMINISTIC=1 needs the default." * bool(
+        each.not_deterministic
+    )
 
 
 def _condition(when: When) -> str:
-    value = "" if when.value is True else f" = {when.value!r}"
-    return f"{'with' if when.is_equal else 'unless'} `{when.attribute}{value}`"
+    if when.attribute == "algorithm":
+        values = when.value if isinstance(when.value, tuple) else (when.value,)
+        words = f"for {', '.join(f'`{value}`' for value in values)}"
+    else:
+        words = f"with `{when.attribute}`" if when.value is True else f"with `{when.attribute} = {when.value!r}`"
+    return f" {'Only' if when.is_equal else 'Not'} {words}."
 
 
 def in_lines(words: Sequence[str], width: int) -> list[str]:
