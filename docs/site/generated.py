@@ -51,7 +51,8 @@ _PARAMETERS = """# Parameters
 
 The attributes of `TrainParams`, from [hyperparameters.py](../../tfagents_system/hyperparameters.py). Set them in a
 params file or with `--set`. Those with \\* can change in a run that has begun. A
-[schedule](../how_to/iterations.md#schedules) changes a number during the run. A start reports attributes without effect.
+[schedule](../how_to/iterations.md#schedules) changes a number during the run. A start reports attributes that have no
+effect.
 """
 
 
@@ -82,30 +83,26 @@ def _parameters() -> str:
 
 _VARIABLES = """# Variables of a run
 
-Assigned in the vars file that `run_script.sh` gets, or in the environment. Relative SAC_PARAMS,
-SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY, SAC_FROM and SAC_ENV_PYTHON
-are looked for beside the vars file, then in the current folder, then in the repository. SAC_LOGS_DIR,
-SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are relative to the current folder, with `sac` and
-scripts alike.
-The ring is in a folder of the run's own below SAC_REPLAY_DIR.
+Set them in the vars file or in the environment. Relative paths of SAC_PARAMS, SAC_CONFIG, SAC_GRID, SAC_EXPERT_POLICY,
+SAC_FROM and SAC_ENV_PYTHON are looked up beside the vars file, then in the current folder, then in the repository.
+SAC_LOGS_DIR, SAC_REPLAY_DIR, SAC_CREDENTIALS_DIR and SAC_PASSWORD_FILE are relative to the current folder. Each run has
+its own folder below SAC_REPLAY_DIR.
 
-{} are read before `--set` and grids, which can't change them.
+`--set` and grids cannot change {}.
 
 """
 
 
 _SHELL_VARIABLES = """
-## What the shell carries
+## Your shell's variables
 
-A start removes variables that break Python or TensorFlow, with a note, from what its programs get
-([shell_variables.sh](../../tfagents_system/launch/shell_variables.sh)). All others reach them. `no_grpc_proxy` gets
-127.0.0.1 added, TF_ENABLE_ONEDNN_OPTS is 1 unless it is set.
+A run's programs inherit your environment. A start removes the variables below, which break Python or TensorFlow, and
+notes it. It adds 127.0.0.1 to `no_grpc_proxy`, and sets TF_ENABLE_ONEDNN_OPTS=1 unless you set it.
 
 {}
-Folders of PYTHONPATH below a `pythonX.Y` other than `python3.11`, as ROS and `module load` set them, are left to the
-interpreter of SAC_ENV_PYTHON. The others, and the current folder, come after the toolkit's own packages: another
-`numpy` in them hides none. A file beside your params that has the name of a module which the toolkit imports, such as
-`queue.py`, is refused: rename it.
+PYTHONPATH folders of another Python (`pythonX.Y`, as ROS and `module load` set them) reach only the interpreter of
+SAC_ENV_PYTHON. Other folders of PYTHONPATH and the current folder come after the toolkit's own packages. A file beside
+your params that has the name of a module that the toolkit imports, such as `queue.py`, is refused: rename it.
 """
 
 

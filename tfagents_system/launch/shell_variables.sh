@@ -8,7 +8,7 @@ PYTHONOPTIMIZE           2 drops docstrings, which TensorFlow reads; 1 drops che
 PYTHONWARNINGS=*error*   TensorFlow and TF-Agents warn when they are imported
 PYTHONINSPECT            programs would wait for input at their end
 TF_USE_LEGACY_KERAS      asks for the package tf_keras; Keras 2 is in TensorFlow 2.15 itself
-PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=cpp  asks for a part that protobuf 4 has no more
+PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=cpp  protobuf 4 no longer has this part
 TF_DETERMINISTIC_OPS     TensorFlow then refuses random numbers without a seed; SAC_DETERMINISTIC=1 repeats runs
 '
 

@@ -216,26 +216,25 @@ class RunVariables:
     reverb_cpus: Annotated[int, Variable(COUNT_OR_AUTO, default="auto")]
     """CPUs of the replay server; auto: 1"""
     train_cpus: Annotated[int, Variable(COUNT_OR_AUTO, default="auto")]
-    """CPUs of the policy updates; auto: 2 where the machine or job has at least 4, else 1"""
+    """CPUs of the trainer; auto: 2 if the machine or job has at least 4, else 1"""
     train_gpus: Annotated[bool, Variable(FLAG)] = False
-    """1: the policy updates run on a GPU; no other program of the run sees one"""
+    """1: the trainer runs on a GPU, which no other program of the run sees"""
     num_collect_workers: Annotated[int, Variable(COUNT_OR_AUTO, default="auto")]
-    """workers: programs that collect experience and, without SAC_EVAL_WORKERS, evaluate; auto: as many as the CPUs left
-    by the others allow, at least 1, and then roles share CPUs where there are too few; a run keeps the number that it
-    began with; submit.sh, which knows no node, needs a number"""
+    """workers, which collect experience and, without SAC_EVAL_WORKERS, evaluate; auto: as many as the remaining CPUs
+    allow, or 1 that shares CPUs; fixed once the run has begun; submit.sh needs a number"""
     local_workers: Annotated[int | None, Variable(FEW, default="all of them")] = None
-    """how many of these the run itself starts; the others are waited for and join with sac join"""
+    """planned workers that the run itself starts; the others join with sac join"""
     local_trainer: Annotated[bool, Variable(FLAG)] = True
-    """1: the run starts its trainer; 0: it waits for one from elsewhere (SAC_TRAINER_SERVER), which joins through the
-    gateway and keeps checkpoints, policies and metrics in a run directory of its own"""
+    """0: the run waits for a trainer from elsewhere (SAC_TRAINER_SERVER), which joins through the gateway and keeps
+    checkpoints, policies and metrics in its own run directory"""
     expert_workers: Annotated[int, Variable(FEW)] = 0
-    """workers beside these that the run starts as experts: they collect with SAC_EXPERT_POLICY and ignore updates"""
+    """additional workers that collect with SAC_EXPERT_POLICY and ignore updates"""
     eval_workers: Annotated[int, Variable(FEW)] = 0
-    """workers beside these that the run starts to evaluate: they do all evaluations, the others collect only"""
+    """additional workers that do all evaluations; the others only collect"""
     max_workers: Annotated[
         int | None, Variable(COUNT, default="SAC_NUM_COLLECT_WORKERS + SAC_EXPERT_WORKERS + SAC_EVAL_WORKERS")
     ] = None
-    """slots for workers, those that join included; 64 more than the run's own where there is a gateway"""
+    """slots for workers, including those that join; with a gateway 64 more than the run's own"""
     envs_per_worker: Annotated[int, Variable(COUNT)] = 1
     """environments that each worker steps together, with one inference for all"""
     collect_worker_cpus: Annotated[int, Variable(COUNT_OR_AUTO, default="auto")]
@@ -243,12 +242,12 @@ class RunVariables:
     server: Annotated[str | None, Variable(ADDRESS, default="as --to finds it")] = None
     """`host:port` of the run that sac join joins"""
     trainer_server: Annotated[str | None, Variable(ADDRESS, default="the run's own")] = None
-    """`host:port` of the gateway of a run elsewhere, whose trainer this start runs, and nothing else"""
+    """`host:port` of another run's gateway: this start is only the trainer of that run"""
     worker_role: Annotated[str, Variable(ROLE)] = COLLECT
-    """what workers that join do: `collect`, `eval` (only evaluate), `expert` (collect with SAC_EXPERT_POLICY), `test`
+    """role of workers that join: `collect`, `eval` (only evaluate), `expert` (collect with SAC_EXPERT_POLICY), `test`
     (play the newest policy, store nothing)"""
     expert_policy: Annotated[Path | None, Variable(FILE_OR_FOLDER, default="TrainParams.expert_policy_ctor")] = None
-    """SavedModel, policy checkpoint or exported file that an expert acts with"""
+    """SavedModel, policy checkpoint or exported file that experts act with"""
     params: Annotated[Path, Variable(FILE, example="my_params.py")]
     """Python file with `class TrainParams(TrainParamsBase)`"""
     config: Annotated[Path, Variable(FILE, example="my.json")]
@@ -262,36 +261,36 @@ class RunVariables:
     reverb_port: Annotated[int | None, Variable(PORT, default="the first free one from 8008 upwards")] = None
     """TCP port of the replay server"""
     seed: Annotated[int, Variable(SEED_NUMBER)] = 0
-    """seed that decides every other seed of the run; each task of a job array without a grid adds its number"""
+    """seed from which all others follow; tasks of a job array without a grid add their number"""
     grid: Annotated[Path | None, Variable(FILE, default="no grid")] = None
-    """JSON file with the settings of each task of a job array (see docs/how_to/many_runs.md)"""
+    """JSON file with the settings of each task of a job array (docs/how_to/many_runs.md)"""
     share_cpus: Annotated[bool, Variable(FLAG)] = False
-    """1: roles share CPUs where there are too few; 0: such a start is refused"""
+    """1: roles share CPUs if there are too few; 0: such a start is refused"""
     save_deadline_secs: Annotated[float, Variable(SECONDS)] = 60.0
     """seconds that a stop may take, for all roles together"""
     checkpoint_minutes: Annotated[float, Variable(SECONDS)] = 10.0
-    """minutes after which a checkpoint is taken at the latest"""
+    """longest time between checkpoints in minutes"""
     deterministic: Annotated[bool, Variable(FLAG)] = False
-    """1: the same seed gives the same weights, bit by bit, also after stops and crashes; slower"""
+    """1: the same seed gives bit-identical weights, also after stops and crashes; slower"""
     max_restarts: Annotated[int, Variable(WHOLE)] = 10
-    """restarts in a row of one role before it is given up"""
+    """consecutive restarts of a role before it is given up"""
     from_: Annotated[Path | None, Variable(SAVED_AGENT, default="nothing")] = None
-    """another run, which a new one begins with (`--from`): `RUN`, `RUN@best`, `RUN@CHECKPOINT`; with SAC_TAKE=replay
-    also a folder made by `sac experience import`"""
+    """run to begin from (`--from`): `RUN`, `RUN@best`, `RUN@CHECKPOINT`; with SAC_TAKE=replay also a folder made by
+    `sac experience import`"""
     take: Annotated[str, Variable(TAKE)] = AGENT
-    """what of SAC_FROM is taken (`--take`): `agent` (networks, normalisation, alpha, optimizers), `networks` (the first
-    two), `replay` (experience), or `all` (agent, experience, and the counters of iterations, updates and steps)"""
+    """what to take from SAC_FROM (`--take`): `agent` (networks, normalisation, alpha, optimizers), `networks` (with
+    normalisation), `replay` (experience), or `all` (agent, experience and counters)"""
     replay_dir: Annotated[Path | None, Variable(PATH, default="<run directory>/replay")] = None
     """folder for the replay ring, such as node-local scratch"""
     straggler_secs: Annotated[float, Variable(SECONDS)] = 120.0
-    """seconds that the others wait for a worker late with its iteration"""
+    """seconds that the others wait for a late worker"""
     step_timeout_secs: Annotated[float, Variable(SECONDS)] = 300.0
-    """seconds that an environment may take for a step or reset before it is taken for hung; building it may take four
-    times as long, at least 600"""
+    """seconds for a step or reset before an environment counts as hung; building it may take four times as long, at
+    least 600"""
     worker_memory_mb: Annotated[int | None, Variable(MEGABYTES, default="no limit")] = None
-    """memory in MiB (resident, with child processes) above which a worker restarts at the end of an episode"""
+    """resident memory in MiB, with child processes, above which a worker restarts after its episode"""
     env_python: Annotated[Path | None, Variable(PROGRAM, default="the worker's own process")] = None
-    """Python interpreter (3.9 or later, with NumPy) in which environments run, each in a process of its own"""
+    """Python interpreter (3.9 or later, with NumPy) for environments, each in its own process"""
     job_prelude: Annotated[str | None, Variable(TEXT, is_early=True)] = None
     """shell code that runs first in a SLURM job, such as `module load python/3.11`"""
     exec_prefix: Annotated[str | None, Variable(TEXT, is_early=True)] = None
@@ -300,35 +299,31 @@ class RunVariables:
         str | None,
         Variable(
             TEXT,
-            default="the activated environment's, else that of setup.sh, or one on PATH where that has not been made",
+            default="the activated environment's, else that of setup.sh, else one on PATH",
             is_early=True,
         ),
     ] = None
-    """Python 3.11 with the required packages that all programs of the run use: absolute path, or name on PATH; in a
-    container it is one of the image"""
+    """Python 3.11 with the required packages for all programs of the run: absolute path, or name on PATH, of a
+    container's image if there is one"""
     allow_strangers: Annotated[bool, Variable(FLAG)] = False
-    """1: trains also where other users of the machine can't be kept from the replay server, through which they can run
-    programs as you"""
+    """1: trains even if other users of the machine can reach the replay server, and so run programs as you"""
     allow_login: Annotated[bool, Variable(FLAG, is_early=True)] = False
     """1: runs, sweeps and studies train on a cluster's login node, too"""
-    gateway_port: Annotated[int | None, Variable(GATEWAY_PORT, default="no gateway: nobody can join the run")] = None
-    """TCP port at which workers that join reach the run, encrypted and authenticated; 0: any free one, which
-    gateway.json in the run directory then names"""
-    credentials_dir: Annotated[Path | None, Variable(PATH, default="<run directory>/credentials, made for it")] = None
-    """folder with the certificate and key that a run and those who join it share: certificate.pem, key.pem"""
-    password_file: Annotated[Path | None, Variable(PATH, default="no password: the credentials suffice")] = None
-    """file with a password of at least 12 characters that those who join must have as well; yours alone to read"""
-    wandb: Annotated[
-        str | None, Variable(WANDB_MODE, default="nothing is sent to Weights & Biases", example="offline")
-    ] = None
-    """`online`: metrics go to Weights & Biases; `offline`: into files that `wandb sync` sends later
-    (docs/how_to/watch.md)"""
-    mlflow_uri: Annotated[str | None, Variable(TRACKING_URI, default="nothing is sent to MLflow")] = None
-    """MLflow's server (http://host:5000), or `sqlite:///FILE` or `file:FOLDER` with an absolute path; without a
-    password or token"""
+    gateway_port: Annotated[int | None, Variable(GATEWAY_PORT, default="no gateway")] = None
+    """TCP port at which workers join the run, encrypted and authenticated; 0: any free one, named by gateway.json in
+    the run directory"""
+    credentials_dir: Annotated[Path | None, Variable(PATH, default="<run directory>/credentials")] = None
+    """folder with certificate.pem and key.pem, shared by a run and those who join it"""
+    password_file: Annotated[Path | None, Variable(PATH, default="no password")] = None
+    """file with a password of at least 12 characters that those who join need too; only you may read it"""
+    wandb: Annotated[str | None, Variable(WANDB_MODE, default="off", example="offline")] = None
+    """`online`: sends metrics to Weights & Biases; `offline`: writes files for `wandb sync` (docs/how_to/watch.md)"""
+    mlflow_uri: Annotated[str | None, Variable(TRACKING_URI, default="off")] = None
+    """MLflow server (http://host:5000), or `sqlite:///FILE` or `file:FOLDER` with an absolute path; without password or
+    token"""
     report: Annotated[bool, Variable(FLAG)] = True
-    """1: a finished run draws learning_curve.png, plays one episode of its best policy for a video and writes
-    report.html (curves, settings and videos in one file); 0: none of them"""
+    """1: a finished run draws learning_curve.png, films an episode of its best policy and writes report.html; 0: none
+    of these"""
 
     @property
     def kinds_beside(self) -> dict[int, str]:
