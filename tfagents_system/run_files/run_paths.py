@@ -50,81 +50,73 @@ class RunPaths:
 
     config = Below(
         "config.json",
-        "the run's copy of SAC_CONFIG; resuming uses the copies, and a start shows how they differ from the sources",
+        "copy of SAC_CONFIG; resumed runs use the copies, and a start shows how the sources differ",
     )
-    params = Below("params.py", "the run's copy of SAC_PARAMS")
-    params_folder = Below("params", "the run's copy of the folder of SAC_PARAMS")
-    input_files = Below("input_files", "the run's copies of the files that `input_files` of config.json names")
+    params = Below("params.py", "copy of SAC_PARAMS")
+    params_folder = Below("params", "copy of the folder of SAC_PARAMS")
+    input_files = Below("input_files", "copies of the files that `input_files` of config.json names")
     run_json = Below(
         "run.json",
-        "every setting, wherever it comes from. Fixed for the run's life: seed, attributes of TrainParams, "
-        "configuration, what of them `--set` and grid files gave, where the files came from. Of the newest start: "
-        "variables, versions of packages",
+        "every setting. Fixed for the run's life: seed, attributes of TrainParams, configuration, what `--set` and "
+        "grids changed, paths of the sources. Of the newest start: variables, versions of packages",
     )
     specs = Below("specs.pbtxt", "observation and action specs of the environment")
-    lock = Below("run.lock", "held by the supervisor as long as the run lives: a second start is refused")
+    lock = Below("run.lock", "held by the supervisor while the run lives, so a second start is refused")
     policies = Below(
         "policies",
         "the SavedModel `greedy_policy`, written every `checkpoint_period_iters` iterations and at the end",
     )
     policy_checkpoints = Below(
         "policies/checkpoints",
-        "`policy_checkpoint_<10 digits>`, weights after that many updates: periodic ones, the first, the "
-        "last and the best (of the newest stage of a curriculum); one that was the best before stays "
-        "until neither of the two checkpoints names it",
+        "`policy_checkpoint_<10 digits>`, weights after that many updates: periodic, first, last and best ones (of a "
+        "curriculum's newest stage); a former best one stays while one of the two checkpoints names it",
     )
     best_json = Below(
         "policies/best.json",
-        "the best checkpoint by `best_metric`, with the results of its evaluation; `curriculum`: the values "
-        "of that evaluation. Only complete evaluations count",
+        "the best checkpoint by `best_metric`, its evaluation's results and `curriculum` values. Only complete "
+        "evaluations count",
     )
     trainer_checkpoints = Below("checkpoints", "the last two checkpoints, from which trainer and replay server resume")
-    saved = Below("saved.json", "updates before the newest checkpoint: a run whose checkpoints are lost is refused")
-    taken = Below("taken", "a copy of the agent that the run began with, where SAC_FROM said so")
-    prior_data = Below("prior_data", "the ring of prior data, made once: it is only read, or experts add to it")
-    trainer_session = Below("trainer_session.json", "a number that grows with each start of the trainer")
-    replay = Below("replay", "the ring of experience, unless SAC_REPLAY_DIR moves it")
+    saved = Below("saved.json", "updates at the newest checkpoint; a start without its checkpoints is refused")
+    taken = Below("taken", "copy of the agent that the run began with (SAC_FROM)")
+    prior_data = Below("prior_data", "ring of prior data, made once; only experts add to it")
+    trainer_session = Below("trainer_session.json", "number that grows with each start of the trainer")
+    replay = Below("replay", "ring of experience, unless SAC_REPLAY_DIR moves it")
     journals = Below(
         "journals",
-        "only with SAC_DETERMINISTIC=1 and `env_steps_per_iter`: from which workers repeat the episodes that "
-        "were under way",
+        "actions from which workers repeat unfinished episodes, with SAC_DETERMINISTIC=1 and `env_steps_per_iter`",
     )
-    train_summaries = Below("train", "TensorBoard's files of the rows of training")
-    eval_summaries = Below("eval", "TensorBoard's files of the rows of evaluations")
+    train_summaries = Below("train", "TensorBoard files of training rows")
+    eval_summaries = Below("eval", "TensorBoard files of evaluation rows")
     metrics_csv = Below("metrics.csv", "one row per log period or evaluation (docs/reference/metrics.md)")
-    tracking_json = Below("tracking.json", "where metrics are sent to (docs/how_to/watch.md)")
-    tracking_sent = Below("tracking_sent.json", "how many rows of metrics.csv each of these has")
+    tracking_json = Below("tracking.json", "where metrics are sent (docs/how_to/watch.md)")
+    tracking_sent = Below("tracking_sent.json", "how many rows were sent to each of these")
     tracking_lock = Below("tracking.lock", "held by the process that sends metrics")
     episodes_csv = Below(
         "episodes.csv",
-        "return, length and success of single training episodes; of more than 100 in a log period every "
-        "second, third, ... one",
+        "return, length and success of training episodes; of more than 100 per log period only every second, third, "
+        "... one",
     )
-    status_json = Below("status.json", "what every role is doing; written at most every 2 s")
-    heartbeats = Below("heartbeats", "what each role reported last, from which `status.json` is made")
-    logs = Below("logs", "`<role>.log`, to which every start appends; above 3 MiB its first and last MiB stay")
+    status_json = Below("status.json", "state of every role, written at most every 2 s")
+    heartbeats = Below("heartbeats", "last report of each role, from which `status.json` is made")
+    logs = Below("logs", "`<role>.log`, to which every start appends; above 3 MiB only the first and last MiB stay")
     credentials = Below(
         "credentials",
-        "what those who join need, unless SAC_CREDENTIALS_DIR has it (docs/explanations/security.md)",
+        "what workers need to join, unless SAC_CREDENTIALS_DIR has it (docs/explanations/security.md)",
     )
-    gateway_json = Below("gateway.json", "where those who join reach the run")
-    videos = Below(
-        "videos",
-        "MP4 files of a finished run's last lines and of `sac play`; SAC_REPORT=0 makes none at the end",
-    )
+    gateway_json = Below("gateway.json", "address at which workers join")
+    videos = Below("videos", "MP4 files of finished runs (unless SAC_REPORT=0) and of `sac play`")
     exported = Below("exported", "files of `sac export`, unless `--out` says where (docs/how_to/play.md)")
     episodes = Below("episodes", "the best episodes, step by step (docs/how_to/play.md)")
-    learning_curve = Below("learning_curve.png", "drawn at the end unless SAC_REPORT=0, and by `sac plots`")
+    learning_curve = Below("learning_curve.png", "drawn at the end (unless SAC_REPORT=0) and by `sac plots`")
     report = Below(
         "report.html",
-        "made at the end (docs/how_to/watch.md); SAC_REPORT=0 makes none. A run that is stopped or fails "
-        "makes none, and says the line that makes it",
+        "made at the end of a finished run (unless SAC_REPORT=0) and by `sac report` (docs/how_to/watch.md)",
     )
     joined = Below(
         "joined",
-        "inputs, logs and heartbeats of workers that joined with `sac join`, by ssh or with credentials"
-        " (docs/how_to/several_machines.md), in a folder for each machine. If a machine does not see the run "
-        "directory, they are in `logs/<SAC_EXP_NAME>` of that machine",
+        "inputs, logs and heartbeats of workers that joined (docs/how_to/several_machines.md), one folder per "
+        "machine. A machine that does not see the run directory keeps them in its own `logs/<SAC_EXP_NAME>`",
     )
 
     def log(self, role: str) -> Path:
