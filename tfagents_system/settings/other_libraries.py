@@ -36,11 +36,11 @@ policy_lr | CleanRL | set actor_learning_rate
 q_lr | CleanRL | set critic_learning_rate, and alpha_learning_rate, which follows it there
 qf_learning_rate | SBX | set critic_learning_rate
 tau | SB3, SBX, CleanRL | set target_update_tau
-target_update_interval | SB3, SBX | set target_update_period, in updates (of DQN there in environment steps)
-target_network_frequency | CleanRL | set target_update_period, in updates (there in environment steps: of its SAC
-    with an update in each, of its DQN with one in train_frequency)
+target_update_interval | SB3, SBX | set target_update_period, in updates (there in environment steps for DQN)
+target_network_frequency | CleanRL | set target_update_period, in updates (there in environment steps, with one
+    update per step in SAC, per train_frequency steps in DQN)
 policy_delay | SBX | set actor_update_period
-policy_frequency | CleanRL | set actor_update_period; the actor then steps once, there so many times
+policy_frequency | CleanRL | set actor_update_period; CleanRL's actor then steps that many times, ours once
 n_critics | SB3, SBX | set num_critics
 n_quantiles | SB3, SBX | set tqc={"num_quantiles": n_quantiles}, with algorithm='tqc'
 top_quantiles_to_drop_per_net | SB3, SBX | set tqc={"num_dropped_quantiles": top_quantiles_to_drop_per_net}
@@ -61,8 +61,7 @@ share_features_extractor | SB3 | remove it: actor and critics share the encoder 
 optimizer_class, optimizer_kwargs | SB3, SBX | set actor_optimizer, critic_optimizer and alpha_optimizer
 max_grad_norm | SB3, SBX | set critic_optimizer={"global_clipnorm": max_grad_norm}
 normalize, normalize_kwargs | SB3 | set normalize_observations and normalize_rewards
-use_sde, sde_sample_freq, use_sde_at_warmup, log_std_init, use_expln | SB3, SBX | remove it, there is no such setting
-    here
+use_sde, sde_sample_freq, use_sde_at_warmup, log_std_init, use_expln | SB3, SBX | remove it: not supported
 action_noise | SB3, SBX | remove it: SAC's own policy explores
 exploration_initial_eps, exploration_final_eps | SB3, SBX | set exploration_epsilon, a number or a schedule
 start_e, end_e | CleanRL | set exploration_epsilon, a number or a schedule
@@ -70,12 +69,11 @@ exploration_fraction | SB3, SBX, CleanRL | set exploration_epsilon={"points": [[
     num_env_steps, LAST]]}
 # Experience.
 learning_starts | SB3, SBX, CleanRL | set initial_collect_steps
-train_freq, gradient_steps | SB3, SBX | set updates_per_env_step = gradient_steps / train_freq, of the steps of all
-    workers together
+train_freq, gradient_steps | SB3, SBX | set updates_per_env_step = gradient_steps / train_freq, of all workers' steps
 train_frequency | CleanRL | set updates_per_env_step = 1 / train_frequency
 n_sampled_goal | SB3 | set hindsight_share = n_sampled_goal / (n_sampled_goal + 1)
 goal_selection_strategy | SB3 | set hindsight_strategy
-replay_buffer_class, replay_buffer_kwargs, optimize_memory_usage | SB3, SBX | remove it, there is no such setting here
+replay_buffer_class, replay_buffer_kwargs, optimize_memory_usage | SB3, SBX | remove it: not supported
 # Length and size of a run.
 total_timesteps | SB3, SBX, CleanRL | set num_env_steps: of all workers together, random ones included
 n_timesteps | SB3 | set num_env_steps: of all workers together, random ones included
@@ -94,7 +92,7 @@ eval_freq | SB3 | set eval_period_env_steps: of all environments together
 log_interval | SB3, SBX | set log_period_iters, in iterations (there episodes)
 capture_video | CleanRL | set SAC_REPORT
 tensorboard_log, tb_log_name | SB3, SBX | remove it: TensorBoard's files are in the run directory
-verbose, progress_bar, stats_window_size, reset_num_timesteps | SB3, SBX | remove it, there is no such setting here
+verbose, progress_bar, stats_window_size, reset_num_timesteps | SB3, SBX | remove it: not supported
 track, wandb_project_name, wandb_entity | CleanRL | set SAC_WANDB=online, WANDB_PROJECT, WANDB_ENTITY
 """
 
