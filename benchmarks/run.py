@@ -166,7 +166,7 @@ def _section(name: str, result: Mapping[str, Any]) -> str:
         lines.append("")
     lines += ["| figure | value | unit |", "|---|---:|---|"]
     lines += [f"| {row['name']} | {_number(row['value'])} | {row['unit']} |" for row in outcome["rows"]]
-    lines += ["", *(f"- {note}" for note in outcome["notes"])]
+    lines += ["", *(f"- {note}" for note in dict.fromkeys(outcome["notes"]))]
     lines.append(
         f"- {machine['cpus']} CPUs, {machine['cpu']} ({flags}), {machine['memory_gib']} GiB; "
         f"commit {result['commit']}, {result['date']}, {result['secs']:.0f} s"
