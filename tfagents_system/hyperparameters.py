@@ -401,7 +401,7 @@ class Hyperparameters:
             warmup_steps=Option(
                 100_000,
                 integer_from(0),
-                "Plain batch normalisation before that, as in CrossQ.",
+                "Start with plain batch normalisation, as in CrossQ.",
                 "updates",
             )
         ),
@@ -418,15 +418,15 @@ class Hyperparameters:
     # Images and histories.
     frame_stack: Annotated[int | Mapping[str, int], _FRAMES] = 1
     """Frames that networks see at once, oldest first. A number stacks images (uint8, `[height, width, channels]`) along
-    the channels. A dictionary names parts of the observation to stack along their last axis: `{"lidar": 4, "camera":
-    4}`, nested `sensors/touch`, or `observation` if it has no parts. Each frame is stored once."""
+    the channels. A dictionary stacks parts of the observation along their last axis; a nested part is `sensors/touch`,
+    an observation without parts `observation`. Each frame is stored once."""
     actor_observations: Annotated[Sequence[str] | None, rules.PARTS_OF_OBSERVATION] = None
     """Parts of the observation, named as in `frame_stack`, that the actor sees; saved and exported policies ask for
     these alone. Critics see all, such as a simulator's state (Pinto et al., arXiv 1710.06542). A name includes the
     parts within it. `action_history` is always seen. None: all parts."""
     image_encoder_layers: Annotated[Sequence[Any], rules.CONVOLUTIONS, _COMBINED] = (32, 32, 32, 32)
-    """Convolutions that the default actor and critics share: filters (3 x 3, the first with stride 2, as in DrQ-v2,
-    Yarats et al., arXiv 2107.09645) or (filters, kernel, stride). `()` flattens images."""
+    """Convolutions that the default actor and critics share. Filters alone are 3 x 3, the first with stride 2 (DrQ-v2,
+    Yarats et al., arXiv 2107.09645). `()` flattens images."""
     image_encoder_features: Annotated[Count, When("image_encoder_layers"), _COMBINED] = 50
     """Features that actor and critics each compute from the encoder's output, with layer normalisation and tanh."""
     image_augmentation_pixels: Annotated[CountOrZero | None, "pixels"] = None
@@ -435,10 +435,10 @@ class Hyperparameters:
     """Previous actions in the observation, in [-1, 1] or one-hot, oldest first: for systems with delay. They start as
     zeros, in real time as the default action."""
     action_bounds: Annotated[Sequence[Any] | None, rules.BOUNDS] = None
-    """(low, high) of actions in the environment's units, to which the policy's [-1, 1] is scaled: numbers, or lists
-    with one per element, within the Box's bounds. None: the Box's bounds, which must be finite."""
+    """Actions in the environment's units, to which the policy's [-1, 1] is scaled. They must be within the Box's
+    bounds. None: the Box's bounds, which must be finite."""
     action_table: Annotated[Sequence[Sequence[float]] | None, rules.ROWS] = None
-    """Turns a Box into a choice between these actions, one per row, in the environment's units."""
+    """Turns a Box into a choice between these actions, in the environment's units."""
 
     # Optimizers.
     critic_optimizer: Optimizer = {}
@@ -450,8 +450,8 @@ class Hyperparameters:
 
     # Normalisation.
     normalize_observations: Annotated[bool, Unless("network", "simba")] = False
-    """Normalises observations to mean 0 and variance 1 with running statistics, clipped to [-10, 10]. Images stay as
-    they are. SimBa always normalises."""
+    """Normalises observations to mean 0 and variance 1 with running statistics, clipped to [-10, 10]; images stay as
+    they are. SimBa always does."""
     strict_observation_bounds: bool = False
     """True: an observation beyond its space's finite bounds is a fault of the environment. False: it is kept and logged
     once."""
@@ -466,11 +466,10 @@ class Hyperparameters:
     """Length of the run in environment steps of all workers, random ones included. The last iteration is completed."""
     env_steps_per_iter: Annotated[Count | None, "steps in total"] = None
     """Environment steps of all planned workers in an iteration; workers that join add theirs. Episodes continue in the
-    next iteration with the newest policy. None: whole episodes, `num_train_episodes_per_iter`. If neither these nor
-    `updates_per_iter` are set: 200, or a twentieth of a shorter `num_env_steps`, at least one step per worker."""
+    next iteration with the newest policy. None: whole episodes. If neither this, `num_train_episodes_per_iter` nor
+    `updates_per_iter` is set: 200, or a twentieth of a shorter `num_env_steps`, at least one step per worker."""
     updates_per_iter: Annotated[Count, "updates", When("env_steps_per_iter", None), MayChange] = 1000
-    """Updates per iteration. For one per environment step, set workers * episodes * episode length, or simply
-    `updates_per_env_step = 1`."""
+    """Updates per iteration. For one per environment step, `updates_per_env_step = 1` is simpler."""
     num_train_episodes_per_iter: Annotated[Count, "episodes per worker", When("env_steps_per_iter", None)] = 1
     """Episodes that each worker collects in an iteration."""
     num_initial_episodes: Annotated[CountOrZero, "episodes in total", When("initial_collect_steps", None)] = 10
@@ -523,13 +522,13 @@ class Hyperparameters:
         Positive | None, "updates per step", DefaultOf(xqc=_sized(1, 2), **dict.fromkeys(_WITHOUT_ACTOR, 0.5))
     ] = None
     """Updates-to-data ratio: floor(ratio * steps) updates after each iteration, not counting the first random steps.
-    With `asynchronous` it is an upper limit. None: 1 with `env_steps_per_iter` or `asynchronous`, otherwise as
-    `updates_per_iter` says. Algorithms' defaults are for iterations of steps."""
+    With `asynchronous` it is an upper limit. None: 1 with `env_steps_per_iter` or `asynchronous`, otherwise
+    `updates_per_iter` decides. Algorithms' defaults are for iterations of steps."""
     n_step: Annotated[Count, "steps", DefaultOf(**dict.fromkeys(_WITHOUT_ACTOR, 3))] = 1
     """Rewards that a transition sums, discounted, before the critic's value."""
     cut_at_exploration: Annotated[bool | None, ByAlgorithm(False, dqn=True, iqn=True), Unless("n_step", 1)] = None
     """Ends a transition before the next action that differs from the policy's greedy one (`explored`, 1 byte per step),
-    since the policy would not have earned what follows."""
+    because the policy would not earn what follows."""
     mini_race: Annotated[
         Mapping[str, Any] | None,
         options(
@@ -583,11 +582,11 @@ class Hyperparameters:
     """Episodes of one evaluation with the greedy policy. 0: no evaluations and no best policy; curves show training
     returns."""
     eval_period_iters: Annotated[Count, "iterations", MayChange, When("num_eval_episodes")] = 10
-    """Interval between evaluations; the first and last policies are always evaluated. If not set, runs of fewer than
-    100 iterations of episodes are evaluated ten times."""
+    """Interval between evaluations; the first and last policies are always evaluated. Default of runs of fewer than 100
+    iterations of episodes: a tenth of the run."""
     eval_period_env_steps: Annotated[Count | None, "steps in total", MayChange, When("num_eval_episodes")] = None
     """The interval in environment steps, up to an iteration's end. If neither is set, iterations of steps and runs of
-    `num_env_steps` have 9 * `num_eval_episodes` * horizon, a tenth of all steps, or less, for at least ten
+    `num_env_steps` have 9 * `num_eval_episodes` * horizon (a tenth of all steps), or less, for at least ten
     evaluations."""
     log_period_iters: Annotated[Count, "iterations", MayChange] = 1
     """Interval between rows of metrics. If not set, iterations of steps have a row about every 1000 steps."""
@@ -603,10 +602,9 @@ class Hyperparameters:
 
     # The end of a run before `num_iter` or `num_env_steps`.
     stop_when: Annotated[Mapping[str, float] | None, rules.CONDITIONS, MayChange] = None
-    """Ends the run early, as if complete. `{"eval_success": 0.95, "evaluations": 3}`: after three evaluations in a row
-    (default 1) with at least this `eval_success`, `eval_return`, or both. `{"no_improvement_env_steps": 200_000}`:
-    after so many steps without a better evaluation by `best_metric`. With `apply_to_eval`, only evaluations with a
-    curriculum's last values count."""
+    """Ends the run early, as if complete: after so many `evaluations` in a row (default 1) with at least this
+    `eval_success`, `eval_return`, or both; or after `no_improvement_env_steps` steps without a better evaluation by
+    `best_metric`. With `apply_to_eval`, only evaluations with a curriculum's last values count."""
     max_hours: Annotated[
         Positive | None, "hours", MayChange, NotDeterministic("a clock would decide how long the run is")
     ] = None

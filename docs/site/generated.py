@@ -47,6 +47,25 @@ def linked(text: str, here: str = "reference") -> str:
     return re.sub(r"\bdocs/(\w+)/(\w+)\.md", link, text)
 
 
+# A rule's words, and what the page's narrow column has.
+_NOTATION = {
+    r"\b(an? )?(integer|number) of at least (\S+) and below (\S+)\b": r"\2 in [\3, \4)",
+    r"\b(an? )?(integer|number) above (\S+) and at most (\S+)\b": r"\2 in (\3, \4]",
+    r"\b(an? )?(integer|number) above (\S+) and below (\S+)\b": r"\2 in (\3, \4)",
+    r"\b(an? )?((?:even )?(?:integer|number)) of at least (-?[\d.]+)\b": r"\2 ≥ \3",
+    r"\b(an? )?(integer|number) of at most (-?[\d.]+)\b": r"\2 ≤ \3",
+    r"\b(an? )?(integer|number) above (-?[\d.]+)\b": r"\2 > \3",
+    r"\ban? (integer|number) (in|from)\b": r"\1 \2",
+    r"\bTrue or False\b": "bool",
+}
+
+
+def _notation(text: str) -> str:
+    for words, sign in _NOTATION.items():
+        text = re.sub(words, sign, text)
+    return text
+
+
 _PARAMETERS = """# Parameters
 
 The attributes of `TrainParams`, from [hyperparameters.py](../../tfagents_system/hyperparameters.py). Set them in a
@@ -70,10 +89,10 @@ def _parameters() -> str:
         if name in headings:
             text, rows = f"{text}{table()}{headings[name]}\n", []
         meaning = f"{linked(docs[name])}{conditions_of(attribute)}"
-        must_be = attribute.rule.words
+        must_be = _notation(attribute.rule.words)
         if (keys := attribute.rule.keys) is not None:
             must_be = must_be.replace(f" with any of {', '.join(keys)}", "")
-            meaning += "" if id(keys) in listed else f" Keys: {keys_of(keys)}"
+            meaning += "" if id(keys) in listed else f" Keys: {_notation(keys_of(keys))}"
             listed.add(id(keys))
         star = " \\*" if attribute.may_change else ""
         must_be += f" ({attribute.unit})" if attribute.unit else ""
