@@ -164,8 +164,8 @@ def _section(name: str, result: Mapping[str, Any]) -> str:
         lines += ["| ratio | measured | target |", "|---|---:|---:|"]
         lines += [_ratio_line(ratio) for ratio in outcome["ratios"]]
         lines.append("")
-    lines += ["| figure | value | unit |", "|---|---:|---|"]
-    lines += [f"| {row['name']} | {_number(row['value'])} | {row['unit']} |" for row in outcome["rows"]]
+    lines += ["| figure | value |", "|---|---:|"]
+    lines += [f"| {row['name']} | {_number(row['value'])} {row['unit']} |" for row in outcome["rows"]]
     lines += ["", *(f"- {note}" for note in dict.fromkeys(outcome["notes"]))]
     lines.append(
         f"- {machine['cpus']} CPUs, {machine['cpu']} ({flags}), {machine['memory_gib']} GiB; "

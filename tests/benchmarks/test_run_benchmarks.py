@@ -98,7 +98,7 @@ def test_table_says_which_target_was_met():
     assert "| ours over theirs | 2.00 | 1.5 met |" in lines
     assert "| ours over others | 1.00 | 1.5 **missed** |" in lines
     assert "| for information | 0.50 | |" in lines
-    assert "| ours | 200 | steps/s |" in lines
+    assert "| ours | 200 steps/s |" in lines
     assert "- 2 CPUs, Some CPU (avx2), 8 GiB; commit abc, 2026-01-01, 12 s" in lines
     assert "- tensorflow 2.15.1; peers: sbx-rl 0.28.0" in lines
 
