@@ -190,13 +190,12 @@ def test_an_own_agent_follows_no_schedule_of_an_algorithm(tmp_path: Path) -> Non
 
 def test_the_page_of_parameters_tells_defaults_of_algorithms() -> None:
     described = described_by(Hyperparameters)
-    of_iqn = "`64` (preset `paper`: `512`) with iqn"
-    assert default_of(described["batch_size"]).startswith(f"`256`: `64` with dqn and sac_discrete, {of_iqn}, ")
+    of_iqn = "iqn: `64` (preset `paper`: `512`)"
+    assert default_of(described["batch_size"]).startswith(f"`256`; dqn, sac_discrete: `64`; {of_iqn}; ")
     rates = default_of(described["learning_rate"])
-    assert (
-        rates.startswith("`0.0003`: ") and ", from 1e-3 to 1e-4 over the run with dqn and iqn and sac_discrete" in rates
-    )
-    assert default_of(described["discount"]) == "`0.99`: 1 - 5 / `horizon`, within 0.95 and 0.995 with xqc"
+    assert rates.startswith("`0.0003`; xqc: 3e-4 (") and "; dqn, iqn, sac_discrete: from 1e-3 to 1e-4 over" in rates
+    assert default_of(described["discount"]) == "`0.99`; xqc: 1 - 5 / `horizon`, within 0.95 and 0.995"
+    assert default_of(described["num_critics"]) == "`None`; redq: `10`; tqc: `5`; others: `2`"
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ from tfagents_system.settings.variables import attribute_docs
 
 
 def default_of(each: Hyperparameter) -> str:
-    """`` `None`: `10` with redq, else `2` ``."""
+    """`` `None`; redq: `10`; others: `2` ``."""
     names: dict[str, list[str]] = {}
     for name, value in each.by_algorithm.named.items():
         names.setdefault(_value(value), []).append(name)
-    named = [f"{value} with {' and '.join(algorithms)}" for value, algorithms in names.items()]
+    named = [f"{', '.join(algorithms)}: {value}" for value, algorithms in names.items()]
     if each.by_algorithm.others is not None:
-        named.append(f"{'else ' * bool(named)}{_value(each.by_algorithm.others)}")
-    return f"`{each.default!r}`{': ' * bool(named)}{', '.join(named)}"
+        named.append(f"{'others: ' * bool(named)}{_value(each.by_algorithm.others)}")
+    return "; ".join([f"`{each.default!r}`", *named])
 
 
 def keys_of(keys: Mapping[str, Option]) -> str:
@@ -39,9 +39,8 @@ def _value(value: Any) -> str:
 
 def conditions_of(each: Hyperparameter) -> str:
     """Where it has an effect, as further sentences."""
-    return "".join(map(_condition, each.acts)) + " SAC_DETERMINISTIC=1 needs the default." * bool(
-        each.not_deterministic
-    )
+    deterministic = " SAC_DETERMINISTIC=1 needs the default." if each.not_deterministic else ""
+    return "".join(map(_condition, each.acts)) + deterministic
 
 
 def _condition(when: When) -> str:
