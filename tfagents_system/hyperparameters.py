@@ -275,7 +275,7 @@ class Hyperparameters:
     matmul_precision: Annotated[
         Literal["float32", "bfloat16", "auto"], NotDeterministic("a measurement decides whether it is used")
     ] = "float32"
-    """`bfloat16`: the trainer multiplies hidden layers in bfloat16 if a measurement at each start finds this faster
+    """`bfloat16`: the trainer multiplies hidden layers in bfloat16 if each start measures at least 1.2 times the speed
     (CPUs with AMX or AVX512-BF16). Otherwise it warns and uses float32. `auto`: the same without the warning. Weights,
     optimizers and losses stay float32."""
 
@@ -290,8 +290,8 @@ class Hyperparameters:
         Literal["scalar", "categorical"] | None, ByAlgorithm("scalar", xqc="categorical", flash_sac="categorical")
     ] = None
     """Output of the critics of `sac`, `redq`, `droq` and `crossq`. `scalar`: a value. `categorical`: a distribution
-    over fixed values (C51, Bellemare et al., arXiv 1707.06887), trained by cross-entropy towards that of the critic
-    with the lower mean, with scaled rewards (`normalize_rewards`)."""
+    over fixed values (C51, Bellemare et al., arXiv 1707.06887) of scaled rewards (`normalize_rewards`). The loss is the
+    cross-entropy to the target of the critic with the lower mean."""
     categorical: Annotated[
         Mapping[str, Any],
         options(
@@ -511,8 +511,7 @@ class Hyperparameters:
         MayChange,
     ] = None
     """Longest time K that exploration noise is held: each draw lasts k = 1 to K steps with probability proportional to
-    k^-2 (FlashSAC, arXiv 2604.04539). Needs an actor that workers compute in NumPy; with others, such as those of
-    images, the default is 1."""
+    k^-2 (FlashSAC, arXiv 2604.04539). Only for actors that workers compute in NumPy, so not for images."""
     keep_best_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 0
     """Episodes with the highest returns since the last edit, kept step by step in `episodes/`. Each episode then has
     its own seed, so `run.py --replay-actions` can repeat it."""
