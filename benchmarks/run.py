@@ -151,13 +151,18 @@ def _git(*arguments: str) -> str:
 
 def to_markdown(results: Mapping[str, Mapping[str, Any]]) -> str:
     """The tables of all results, by name of the benchmark."""
-    return "\n\n".join(_section(name, result) for name, result in sorted(results.items()))
+    versions = [_listed(result["versions"]) for _, result in sorted(results.items())]
+    sections = [_section(name, result, versions[0]) for name, result in sorted(results.items())]
+    return "\n\n".join([f"Versions, unless a result names others: {versions[0]}.", *sections])
 
 
-def _section(name: str, result: Mapping[str, Any]) -> str:
+def _listed(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{package} {version}" for package, version in versions.items())
+
+
+def _section(name: str, result: Mapping[str, Any], usual_versions: str) -> str:
     outcome, machine = result["outcome"], result["machine"]
-    versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
-    peers = ", ".join(f"{package} {version}" for package, version in result["peer_versions"].items())
+    versions, peers = _listed(result["versions"]), _listed(result["peer_versions"])
     flags = " ".join(machine["flags"]) or "no AVX"
     lines = [f"### {name}", "", outcome["claim"], ""]
     if outcome["ratios"]:
@@ -171,7 +176,7 @@ def _section(name: str, result: Mapping[str, Any]) -> str:
         f"- {machine['cpus']} CPUs, {machine['cpu']} ({flags}), {machine['memory_gib']} GiB; "
         f"commit {result['commit']}, {result['date']}, {result['secs']:.0f} s"
     )
-    lines.append(f"- {versions}" + (f"; peers: {peers}" if peers else ""))
+    lines += [f"- {versions}"] * (versions != usual_versions) + [f"- peers: {peers}"] * bool(peers)
     return "\n".join(lines)
 
 

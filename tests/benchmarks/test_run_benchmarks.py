@@ -100,7 +100,13 @@ def test_table_says_which_target_was_met():
     assert "| for information | 0.50 | |" in lines
     assert "| ours | 200 steps/s |" in lines
     assert "- 2 CPUs, Some CPU (avx2), 8 GiB; commit abc, 2026-01-01, 12 s" in lines
-    assert "- tensorflow 2.15.1; peers: sbx-rl 0.28.0" in lines
+    assert (
+        lines[0] == "Versions, unless a result names others: tensorflow 2.15.1." and "- tensorflow 2.15.1" not in lines
+    )
+    assert "- peers: sbx-rl 0.28.0" in lines
+    assert "\n- tensorflow 2.16" in run.to_markdown(
+        {"fast": a_result(), "slow": {**a_result(), "versions": {"tensorflow": "2.16"}}}
+    )
 
 
 def test_table_replaces_the_one_before_and_nothing_else():
