@@ -1,4 +1,4 @@
-"""A real-time step takes 0.3 ms of the worker's own at most, and at 20 and 100 Hz next to no step is late.
+"""In real time a worker spends at most 0.3 ms of CPU per step, and almost no step is late at 20 and 100 Hz.
 
     python -m benchmarks.real_time [--quick] [--minutes 2]
 
@@ -166,10 +166,10 @@ def main() -> None:
             loop(hertz, _TURN * _ITERATION, bare)
         worker.device.close()
         own_ms = 1e3 * worker.own_secs / worker.found.steps
-        outcome.row(f"{hertz} Hz: own share of a step", own_ms, "ms of CPU")
+        outcome.row(f"{hertz} Hz: worker time per step", own_ms, "ms of CPU")
         worker.found.tell(outcome, f"{hertz} Hz")
         bare.tell(outcome, f"{hertz} Hz, bare loop")
-        outcome.ratio(f"{_OWN_MS} ms over the own share at {hertz} Hz", _OWN_MS / own_ms, 1.0)
+        outcome.ratio(f"{_OWN_MS} ms over worker time at {hertz} Hz", _OWN_MS / own_ms, 1.0)
         in_time = 1 - worker.found.late / worker.found.steps
         outcome.ratio(f"steps in time at {hertz} Hz over {1 - most_late}", in_time / (1 - most_late), 1.0)
         if (most := _MOST_JITTER_MS.get(hertz)) is not None:
