@@ -409,11 +409,10 @@ class Hyperparameters:
     ] = None
     """Batch renormalisation (Ioffe, arXiv 1702.03275) before the first and after each hidden layer of actor and
     critics. Not for discrete actions."""
-
-    # Resets of networks, against the primacy bias.
     reset_period_updates: Annotated[Count | None, "updates"] = None
     """Interval at which actor, critics, encoder, alpha and optimizer moments are re-initialised; replay, counters and
-    settings stay (Nikishin et al., arXiv 2205.07802; BRO, arXiv 2405.16158). For many updates per environment step."""
+    settings stay (Nikishin et al., arXiv 2205.07802; BRO, arXiv 2405.16158). Against the primacy bias of many updates per
+    environment step."""
 
     # Images and histories.
     frame_stack: Annotated[int | Mapping[str, int], _FRAMES] = 1
@@ -440,15 +439,13 @@ class Hyperparameters:
     action_table: Annotated[Sequence[Sequence[float]] | None, rules.ROWS] = None
     """Turns a Box into a choice between these actions, in the environment's units."""
 
-    # Optimizers.
+    # Optimizers and normalisation.
     critic_optimizer: Optimizer = {}
     """Optimizer of the critics, such as `{"name": "adamw", "weight_decay": 0.01}`; {} is Adam."""
     actor_optimizer: Annotated[Optimizer, _OF_ACTORS] = {}
     """Optimizer of the actor."""
     alpha_optimizer: Annotated[Optimizer, When("learn_entropy_coef"), _OF_ACTORS] = {}
     """Optimizer of log(alpha)."""
-
-    # Normalisation.
     normalize_observations: Annotated[bool, Unless("network", "simba")] = False
     """Normalises observations to mean 0 and variance 1 with running statistics, clipped to [-10, 10]; images stay as
     they are. SimBa always does."""
@@ -576,7 +573,7 @@ class Hyperparameters:
     """Weight w of a term that keeps the actor near the data in offline updates: w * mean(abs(Q)) * mean((a_pi - a)^2).
     TD3+BC (Fujimoto and Gu, arXiv 2106.06860) has w = 1 / 2.5."""
 
-    # Periods.
+    # Evaluations, periods and the end of a run.
     num_eval_episodes: Annotated[CountOrZero, "episodes in total", MayChange] = 10
     """Episodes of one evaluation with the greedy policy. 0: no evaluations and no best policy; curves show training
     returns."""
@@ -598,8 +595,6 @@ class Hyperparameters:
     best_metric: Annotated[Literal["return", "success"], MayChange, When("num_eval_episodes")] = "return"
     """Chooses the best policy by an evaluation's mean return, or by its success rate and then its return. The search
     restarts when a curriculum with `apply_to_eval` changes the task."""
-
-    # The end of a run before `num_iter` or `num_env_steps`.
     stop_when: Annotated[Mapping[str, float] | None, rules.CONDITIONS, MayChange] = None
     """Ends the run early, as if complete: after so many `evaluations` in a row (default 1) with at least this
     `eval_success`, `eval_return`, or both; or after `no_improvement_env_steps` steps without a better evaluation by
