@@ -410,9 +410,9 @@ class Hyperparameters:
     """Batch renormalisation (Ioffe, arXiv 1702.03275) before the first and after each hidden layer of actor and
     critics. Not for discrete actions."""
     reset_period_updates: Annotated[Count | None, "updates"] = None
-    """Interval at which actor, critics, encoder, alpha and optimizer moments are re-initialised; replay, counters and
-    settings stay (Nikishin et al., arXiv 2205.07802; BRO, arXiv 2405.16158). Against the primacy bias of many updates per
-    environment step."""
+    """Interval at which actor, critics, encoder, alpha and optimizer moments are re-initialised, against primacy bias
+    at high update ratios (Nikishin et al., arXiv 2205.07802; BRO, arXiv 2405.16158). Replay, counters and settings
+    stay."""
 
     # Images and histories.
     frame_stack: Annotated[int | Mapping[str, int], _FRAMES] = 1
