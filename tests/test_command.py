@@ -118,6 +118,7 @@ def test_commands_become_their_scripts(
     become: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TFAGENTS_CALL", raising=False)
     run("train", "vars.sh", "--set", "seed=1")
     run("check", "vars.sh")
     run("submit", "vars.sh", "--array", "0-3")
@@ -127,6 +128,7 @@ def test_commands_become_their_scripts(
         ["submit.sh", "vars.sh", "--array", "0-3"],
     ]
     assert os.environ["TFAGENTS_COMMAND"] == "sac submit"
+    assert os.environ["TFAGENTS_CALL"] == "sac train vars.sh --set seed=1", "what calls another one is told"
 
 
 def test_a_params_file_stands_for_a_vars_file(

@@ -128,6 +128,7 @@ def test_in_a_job_array_a_run_has_its_own_name_and_seed(tmp_path: Path, monkeypa
     run = tfagents_system.train(tmp_path / "params.py", {"horizon": 9}, name="one", seed=3, folder=tmp_path)
     atexit.unregister(run.stop)
     assert popen.call_args.kwargs["cwd"] == tmp_path
+    assert popen.call_args.kwargs["env"]["TFAGENTS_CALL"] == "train(...)"
     monkeypatch.chdir(tmp_path)
     settings = resolve(popen.call_args.kwargs["env"], (), vars_file=None, root=tmp_path)
     values, _ = read_variables(settings.environ, vars_file=None, root=tmp_path)
@@ -197,6 +198,12 @@ def test_how_a_run_has_ended_is_an_exception_in_words(tmp_path: Path) -> None:
     )
     with pytest.raises(RunFailedError, match="(?s)run failed with exit code 1:.*the last line"):
         ended(tmp_path, 1, "the last line\n").wait(progress=False)
+    told = (
+        "error: trainer can't go on (error: mass)\n  error: mass\nrun failed: correct that, and `train(...)` goes on\n"
+    )
+    with pytest.raises(RunFailedError) as failed:
+        ended(tmp_path, 1, f"[00:42] iteration 3\n[00:47] iteration 4\n{told}").wait(progress=False)
+    assert str(failed.value) == f"{tmp_path / 'run'} failed with exit code 1:\n{told.rstrip()}"
     with pytest.raises(RunFailedError, match="was stopped and saved"):
         ended(tmp_path, 75, "").wait(progress=False)
     with pytest.raises(TimeoutError):

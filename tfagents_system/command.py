@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from tfagents_system import __version__
 from tfagents_system.checks.rules import near_misses
-from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, NAME_VARIABLE, UserError, exit_with, run_name_of
+from tfagents_system.errors import CALLED, EXIT_BAD_INPUT, EXIT_DONE, NAME_VARIABLE, UserError, exit_with, run_name_of
 
 _LAUNCH = Path(__file__).resolve().parent / "launch"
 _DEFAULTS = _LAUNCH / "default_variables.sh"
@@ -137,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         meant = next((here for here, words in _ELSEWHERE.items() if name in words.split()), None)
         meant = meant or "".join(f"sac {known}" for known in likely[:1])
         raise UserError(f"sac {name} is no command: {f'use {meant}, or ' if meant else ''}see sac --help")
+    os.environ.setdefault(CALLED, shlex.join(["sac", name, *given]))
     os.environ[NAME_VARIABLE] = sys.argv[0] = f"sac {name}"
     if {"-h", "--help"} & set(given):
         return _print_help(command, given)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 NAME_VARIABLE = "TFAGENTS_COMMAND"  # Set by `sac`, such as `sac status`.
+CALLED = "TFAGENTS_CALL"  # What the user has called, such as `sac train reacher/vars.sh --seed 1`.
 # Options that stand for --set of a variable.
 SHORT_OPTIONS = {"--name": "SAC_EXP_NAME", "--seed": "SAC_SEED", "--workers": "SAC_NUM_COLLECT_WORKERS"}
 TERMS = "TFAGENTS_TERMS"  # JSON: what the caller of a launcher knows other words for, and these.

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfagents_system.errors import (
+    CALLED,
     EXIT_BAD_INPUT,
     EXIT_DONE,
     EXIT_RESUMABLE,
@@ -53,7 +54,7 @@ _SAC = [sys.executable, "-P", "-m", "tfagents_system"]
 
 
 class RunFailedError(RuntimeError):
-    """A run ended with a failure; its last lines are the message."""
+    """A run ended before it was finished: which role failed, its last words, and what continues the run."""
 
 
 def train(
@@ -97,7 +98,9 @@ def train(
     name = name or ("notebook" if file is None else run_name_of(file))
     given = {"SAC_NUM_COLLECT_WORKERS": workers, "SAC_SEED": seed, "SAC_EXP_NAME": name, **(variables or {})}
     # Where this program is a task of a job array, the run is none.
-    environ = without_task(_environ()) | {TERMS: _TERMS} | {key: str(value) for key, value in given.items()}
+    call = "train(..., edits=None)" if edits == "fresh" else "train(...)"
+    environ = without_task(_environ()) | {TERMS: _TERMS, CALLED: call}
+    environ |= {key: str(value) for key, value in given.items()}
     exp_dir = folder / Path(environ.get("SAC_LOGS_DIR") or "logs").expanduser() / environ["SAC_EXP_NAME"]
     options = [word for key, value in (attributes or {}).items() for word in ("--set", _assignment(key, value))]
     options += [f"--{edits}"] if edits else []
@@ -207,7 +210,9 @@ class Run:
             raise UserError(*_findings(self.output))
         if code != EXIT_DONE:
             what = "was stopped and saved" if code == EXIT_RESUMABLE else f"failed with exit code {code}"
-            raise RunFailedError("\n".join([f"{self.exp_dir} {what}:", *self.output.splitlines()[-_LAST_LINES:]]))
+            lines = self.output.splitlines()[-_LAST_LINES:]
+            why = next((number for number, line in enumerate(lines) if line.startswith("error: ")), 0)
+            raise RunFailedError("\n".join([f"{self.exp_dir} {what}:", *lines[why:]]))
         return self
 
     def _show(self, bar: LongWork) -> None:

@@ -70,7 +70,7 @@ class WorkerEnvironments:
       collect, evaluation: The environments; the hooks' `id` of the first of them: `first_env_id`.
       memory: Whether the worker has grown too large.
       faults, eval_faults: How many there were; those of evaluation alone.
-      last_fault: The last one's text.
+      last_fault, last_fault_at: The last one's text, and when it was (Unix seconds).
 
     Raises:
       UserError: There are several vector environments, or several that act in real time.
@@ -97,7 +97,7 @@ class WorkerEnvironments:
         self._built: collections.Counter[Place] = collections.Counter()
         self._in_a_row: collections.Counter[Place] = collections.Counter()
         self.faults = self.eval_faults = 0
-        self.last_fault = ""
+        self.last_fault, self.last_fault_at = "", 0.0
         self.collect, self.evaluation = list[TrainingEnvironment](), list[TrainingEnvironment]()
         for index in range(self.count if self.collects else self.eval_count):
             if self.collects:
@@ -232,7 +232,7 @@ class WorkerEnvironments:
         self._in_a_row[own] += 1
         self.faults += 1
         self.eval_faults += place.is_eval
-        self.last_fault = str(fault)
+        self.last_fault, self.last_fault_at = str(fault), time.time()
         if self._in_a_row[own] >= MAX_FAULTS_IN_A_ROW:
             raise fault
         count = f"fault {self._in_a_row[own]} of at most {MAX_FAULTS_IN_A_ROW - 1} in a row"

@@ -117,6 +117,8 @@ def test_a_full_disk_a_read_only_directory_and_one_that_is_gone(small_disk, tmp_
         assert campaign.wait_until(lambda: num_episodes(run) >= episodes + iterations, 300.0)
         assert newest(run) == checkpoint
         assert "No space left on device" in run.log(TRAINER)
+        output = run.output.read_text()
+        assert f"{run.exp_dir} can't be written (No space left on device)" in output and "no heartbeat" not in output
         filler.unlink()
         assert campaign.wait_until(lambda: newest(run) != checkpoint, 300.0), "saving is tried again"
 

@@ -7,6 +7,7 @@ import re
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -18,6 +19,7 @@ from tfagents_system.launch import supervisor as supervisor_module
 from tfagents_system.launch.prepare import tell_finished
 from tfagents_system.machine.signals import StopFlag
 from tfagents_system.report.status import summary
+from tfagents_system.run_files import heartbeat as heartbeat_module
 from tfagents_system.run_files.heartbeat import write_status
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -156,6 +158,41 @@ def test_the_last_line_is_of_training_where_nothing_was_evaluated() -> None:
     assert cut == ["final evaluation: return -9.5 (a fault cut 3 of its 4 episodes)"]
     assert lines("final", eval_return=-9.5, eval_faults=0, eval_episodes=4) == ["final evaluation: return -9.5"]
     assert lines("last") == []
+
+
+def test_a_run_that_failed_says_which_command_goes_on_from_where(
+    tmp_path: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_supervisor(tmp_path / "run", stop, {})
+    made.paths.logs.mkdir(parents=True)
+    made.finish(1, "trainer can't go on (error: mass)")
+    failed = f"run failed: trainer can't go on (error: mass) (logs in {made.paths.logs}): correct that, and "
+    assert made.closing_lines(1)[-1] == f"{failed}the same command begins again"
+    made.paths.saved.write_text('{"train_step": 4800}')
+    assert made.closing_lines(1)[-1] == f"{failed}the same command goes on from train step 4,800"
+    monkeypatch.setenv("TFAGENTS_CALL", "sac train 'my arm/vars.sh' --fresh --seed 3")
+    again = "`sac train 'my arm/vars.sh' --seed 3` goes on from train step 4,800"
+    assert made.closing_lines(1)[-1] == failed + again
+    made.finish(1, "stopped by SIGTERM, not everything was saved")
+    assert made.closing_lines(1)[-1].endswith(f"not everything was saved (logs in {made.paths.logs}): {again}")
+
+
+def test_a_full_disk_is_told_until_a_status_can_be_written(
+    tmp_path: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, now = make_supervisor(tmp_path / "run", stop, {}), 100.0
+    made.paths.exp_dir.mkdir()
+    monkeypatch.setattr(supervisor_module.time, "monotonic", lambda: now)
+    with monkeypatch.context() as patch:
+        patch.setattr(heartbeat_module, "write_json", MagicMock(side_effect=OSError(28, "No space left on device")))
+        made.show()
+    assert made.to_json()["run"]["unwritable"] == "No space left on device"
+    now += 2.0
+    made.show()
+    assert status_of(tmp_path / "run")["run"]["unwritable"], "until all roles have written again"
+    now += 4.0
+    made.show()
+    assert "unwritable" not in status_of(tmp_path / "run")["run"]
 
 
 def test_a_run_directory_that_is_removed_ends_the_run_in_words(

@@ -98,11 +98,13 @@ def test_a_role_that_does_not_end_is_killed_at_the_deadline(
     once_up(run_dir, stop.set)
     roles = {"trainer": beating(run_dir, "updating") + STUBBORN}
     supervisor = make_supervisor(run_dir, stop, roles, save_deadline_secs=2.0)
+    run_dir.mkdir()
+    supervisor.paths.saved.write_text('{"train_step": 40}')
     clock = StopClock(supervisor, "trainer", monkeypatch)
     assert supervisor.run() == 1
     assert clock.passed_secs == 1.75, "the first look after 1.5 s: the rest is the replay server's"
     out = capfd.readouterr().out
-    assert "killing trainer after 2 s" in out and "goes on from the last checkpoint" in out
+    assert "killing trainer after 2 s" in out and ": the same command goes on from train step 40\n" in out
     assert "saved" in log(run_dir, "replay")  # It still stores what it has.
 
 

@@ -56,12 +56,38 @@ def test_down_errors_and_long_waits_are_named_and_what_has_ended_is_not():
     content["roles"]["worker_1"] = beat("waiting", since=75, waiting_for="the replay server at localhost:8008")
     content["roles"]["worker_2"] = beat("waiting", since=59, waiting_for="the next policy")
     content["roles"]["worker_3"] = beat("stopped", age=500, alive=False)
-    content["roles"]["worker_4"] |= {"error": "step 17: the simulator diverged"}
+    content["roles"]["trainer"] |= {"save_error": "a checkpoint can't be written to logs/x: Input/output error"}
     assert problems(content, NOW) == [
+        "trainer: a checkpoint can't be written to logs/x: Input/output error",
         "worker_0: down",
         "worker_1: waiting 01:15 for the replay server at localhost:8008",
-        "worker_4: step 17: the simulator diverged",
     ]
+
+
+def test_a_full_disk_is_the_problem_and_not_the_heartbeats_that_it_lacks():
+    content = status()
+    content["roles"] = {role: beat("waiting", age=300, since=300) for role in content["roles"]}
+    content["roles"]["worker_1"] |= {"alive": False}
+    content["run"]["unwritable"] = "No space left on device"
+    full = (
+        "/logs/pendulum can't be written (No space left on device): free space, or make it writable; until then nothing"
+    )
+    assert problems(content, NOW) == [f"{full} is saved", "worker_1: down"]
+    assert progress_line(content, content).endswith(f"  ! {full} is saved  ! worker_1: down")
+
+
+def test_a_run_whose_status_cant_be_written_is_not_dead(tmp_path, capsys):
+    content = status()
+    content["run"] |= {"updated_at": time.time() - 305.0, "pid": os.getpid(), "host": HOST}
+    run = put(tmp_path / "pendulum", content)
+    with RunLock(RunPaths(run)) as lock:
+        lock.touch()
+        assert main([str(run)]) == 0
+        out = capsys.readouterr().out
+        assert "/pendulum can't be written (no status for 05:05): free space" in out and " running " in out
+        os.utime(RunPaths(run).lock, (0.0, time.time() - 31.0))
+        assert main([str(run)]) == 0
+        assert " dead " in (out := capsys.readouterr().out) and "is gone: last heard of 05:05 ago" in out
 
 
 @pytest.mark.parametrize("state", ["running", "done", "stopped", "failed"])
@@ -115,6 +141,8 @@ def test_faults_of_environments_are_counted_over_workers_with_their_share(faults
     told = [f"{words}, last: x"] if words else []
     assert fault_lines(content) == problems(content, NOW) == told
     assert not words or progress_line(content).endswith(f"  ! {words}")
+    content["roles"]["worker_0"] |= {"last_env_fault": "y", "last_env_fault_at": NOW - 75.0}
+    assert problems(content, NOW) == ([f"{words}, last 01:15 ago: y"] if words else [])
 
 
 def test_the_table_has_every_number_in_its_column():

@@ -128,6 +128,39 @@ def test_plain_lines_come_every_few_seconds_and_only_with_news(clock, capsys):
     assert told == [*(f"[00:{secs:02}] iteration {k}/25" for secs, k in ((0, 0), (5, 5), (10, 7))), "plot: here"]
 
 
+def test_a_line_has_numbers_of_a_row_and_faults_once(clock, capsys):
+    told = []
+
+    def tell(iteration, faults=0, **trainer):
+        content = status()
+        content["roles"]["trainer"] |= {"iteration": iteration, **trainer}
+        content["roles"]["worker_0"] |= {"env_faults": faults, "last_env_fault_at": NOW + faults if faults else None}
+        clock.now += 5.0
+        view.update(content)
+        told.append(capsys.readouterr().out.partition("] ")[2].rstrip())
+
+    view = ProgressView(Console(force_terminal=False), line_secs=5)
+    view.start()
+    tell(12, faults=1)
+    tell(13, faults=1)
+    tell(14, faults=1, logged_at=NOW, train_return=-400.0)
+    tell(15, faults=2, logged_at=NOW, train_return=-400.0, evaluated_at=NOW + 5.0)  # With the same return.
+    tell(15, faults=2, logged_at=NOW, train_return=-400.0, evaluated_at=NOW + 5.0)
+    row, evaluation = "updates/s 181  steps/s 172  train return {}  ", "eval return -310.2 ± 40.1  "
+    after, end = "best -298.7  {}mass 1.5  left 01:10", "  ! {} environment fault"
+    assert told == [
+        "iteration 12/25  env steps 4,800  "
+        + row.format("-423.1")
+        + evaluation
+        + after.format("alpha 0.213  ")
+        + end.format(1),
+        "iteration 13/25  env steps 4,800  " + after.format(""),
+        "iteration 14/25  env steps 4,800  " + row.format("-400.0") + after.format("alpha 0.213  "),
+        "iteration 15/25  env steps 4,800  " + evaluation + after.format("") + end.format(2) + "s",
+        "",
+    ]
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_output_that_is_gone_ends_no_run(is_terminal):
     class Gone(io.StringIO):

@@ -136,9 +136,11 @@ def test_counts_of_a_worker_grow_over_its_restarts(path):
     for faults, last, expected in ((3, "a", (3, 30, "a")), (0, "", (3, 30, "a")), (2, "b", (5, 50, "b"))):
         heartbeat = Heartbeat(path, "worker_3", min_secs=0.0)
         heartbeat.beat("starting")
-        heartbeat.beat("collecting", env_faults=faults, eval_env_faults=0, episodes=10 * faults, last_env_fault=last)
+        counts = {"env_faults": faults, "eval_env_faults": 0, "episodes": 10 * faults}
+        heartbeat.beat("collecting", **counts, last_env_fault=last, last_env_fault_at=float(faults))
         beat = read_heartbeat(path)
         assert (beat["env_faults"], beat["episodes"], beat.get("last_env_fault")) == expected
+        assert beat["last_env_fault_at"] == (2.0 if last == "b" else 3.0)
 
 
 # Contents of heartbeat files.
@@ -146,12 +148,12 @@ HOSTILE = {
     "texts for numbers": b'{"state":"updating","curriculum":{"m":"x"},"updates_per_s":"9"}',
     "deep": b'{"state":"updating","iteration":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
     "large": b'{"state":"updating","waiting_for":"' + b"x" * 10_000_000 + b'"}',
-    "long": b'{"state":"' + b"y" * 100_000 + b'","error":"' + b"x" * 100_000 + b'"}',
+    "long": b'{"state":"' + b"y" * 100_000 + b'","save_error":"' + b"x" * 100_000 + b'"}',
     "nan": b'{"state":"updating","updates_per_s":NaN,"time_left_s":Infinity}',
     "large numbers": b'{"state":"updating","updates_per_s":1e308,"time_left_s":1e308,"eval_return":-1e308}',
-    "escapes": b'{"state":"\\u001b[31mred\\u0007","waiting_for":"a\\r\\n\\u001b]0;title\\u0007","error":"\\u202e\\u0000'
-    b'","curriculum":{"\\u001b[2Jmass":1.5},"\\u009b31m":2,"time_shares":{"\\u001b[1mx":0.5}}',
-    "markup": b'{"state":"[/bold]","error":"[red]x[/blue]","waiting_for":"[/]","time_shares":{"[/]":1}}',
+    "escapes": b'{"state":"\\u001b[31mred\\u0007","waiting_for":"a\\r\\n\\u001b]0;title\\u0007","save_error":"\\u202e'
+    b'\\u0000","curriculum":{"\\u001b[2Jmass":1.5},"\\u009b31m":2,"time_shares":{"\\u001b[1mx":0.5}}',
+    "markup": b'{"state":"[/bold]","save_error":"[red]x[/blue]","waiting_for":"[/]","time_shares":{"[/]":1}}',
     "no object": b"[1]",
     "no state": b'{"time":1}',
     "half": b'{"state":"upd',
@@ -191,7 +193,7 @@ def test_whatever_is_in_a_heartbeat_can_be_shown_everywhere(tmp_path, name):
     ("content", "expected"),
     [
         *((name, None) for name in ("texts for numbers", "large", "deep", "nan", "no state", "half")),
-        ("escapes", {"state": "?[31mred?", "waiting_for": "a  ?]0;title?", "error": "??"}),
+        ("escapes", {"state": "?[31mred?", "waiting_for": "a  ?]0;title?", "save_error": "??"}),
     ],
 )
 def test_what_is_not_of_its_type_is_no_heartbeat(content, expected):

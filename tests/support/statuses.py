@@ -25,6 +25,8 @@ TRAINED: dict[str, Any] = {
     "eval_return_std": 40.12,
     "best_eval_return": -298.7,
     "time_left_s": 70.4,
+    "logged_at": NOW - 3.0,
+    "evaluated_at": NOW - 20.0,
     "time_shares": {"waiting": 0.04, "updates": 0.93, "publishing": 0.003, "logging": 0.01, "saving": 0.017},
 }
 

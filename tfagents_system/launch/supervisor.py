@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tfagents_system.errors import (
+    CALLED,
     EXIT_BAD_INPUT,
     EXIT_DONE,
     EXIT_FAILED,
@@ -164,6 +165,7 @@ class Supervisor:
         self.exit_code: int | None = None
         self.view = ProgressView()
         self._started_at = time.time()
+        self._unwritable, self._unwritable_at = "", float("-inf")  # Why status.json could not be written, and when.
         self._view_due = self._status_due = 0.0
         self._before = report_status.how_far(self.paths, read_status(self.paths.status_json))
         self._most_done: dict[str, float] = {}  # By role: its progress at a failure.
@@ -298,9 +300,9 @@ class Supervisor:
         elif code == EXIT_RESUMABLE and is_far:
             self.finish(EXIT_RESUMABLE, "the run was stopped where its replay server is")
         elif code == EXIT_BAD_INPUT and role.name != TRACKER and (role.name != GATEWAY or not role.restarts):
-            self.fail(EXIT_BAD_INPUT, f"{role.name} refused its input", role.error_lines())
+            self.fail(EXIT_BAD_INPUT, f"{role.name} refused its input{role.last_words()}", role.error_lines())
         elif code == EXIT_HOPELESS:
-            self.fail(EXIT_FAILED, f"{role.name} can't go on", role.error_lines())
+            self.fail(EXIT_FAILED, f"{role.name} can't go on{role.last_words()}", role.error_lines())
         elif is_worker(role.name) and code == EXIT_DONE:
             say(f"{role.name} is done")
         elif has_done_new and code in (EXIT_RENEW, -signal.SIGKILL, -signal.SIGTERM):
@@ -330,7 +332,7 @@ class Supervisor:
             most = f"{role.failures} of at most {self.variables.max_restarts} in a row"
             say(role.log_line(f"{role.name} ended with {role.failed_with}: restart {most}, in {delay_secs:g} s"))
             return
-        text = f"{role.name} ended with {_in_words(code)} and is given up after {role.failures - 1} restarts in a row"
+        text = f"{role.name} ended with {role.failed_with} and is given up after {role.failures - 1} restarts in a row"
         if role.name in (REPLAY, TRAINER):
             self.fail(EXIT_FAILED, text, role.last_lines())
         elif role.name in DISPENSABLE:
@@ -366,7 +368,8 @@ class Supervisor:
         if self.exit_code is not None or not is_alone or self.has_joined_workers():
             self._workers_gone_at = None
         elif all(worker.given_up for worker in collectors):
-            self.fail(EXIT_FAILED, "every worker was given up", collectors[-1].last_lines())
+            last = collectors[-1]
+            self.fail(EXIT_FAILED, f"every worker was given up: {last.failed_with}", last.last_lines())
         elif self._workers_gone_at is None:
             self._workers_gone_at = time.monotonic()
         elif time.monotonic() - self._workers_gone_at > _ALL_WORKERS_GONE_SECS:
@@ -457,7 +460,8 @@ class Supervisor:
         status = self.to_json()
         if now >= self._status_due:
             self._status_due = now + BEAT_SECS
-            write_status(self.paths.status_json, status)
+            if why := write_status(self.paths.status_json, status):
+                self._unwritable, self._unwritable_at = why, now
         if self.state in ("starting", "running"):
             self.view.update(status)
 
@@ -484,6 +488,8 @@ class Supervisor:
             "port": self.port,
             "exit_code": self.exit_code,
             "message": self.message,
+            # Until the roles have written their next heartbeats, too.
+            **({"unwritable": self._unwritable} if time.monotonic() - self._unwritable_at < 3 * BEAT_SECS else {}),
             **({"before": self._before} if "iteration" not in roles.get(TRAINER, {}) and self._before else {}),
         }
         return {"run": run, "plan": self.plan.to_json(), "pinned": self.plan.pinned, "roles": roles}
@@ -526,15 +532,17 @@ class Supervisor:
             return [*lines, report_status.finished_in_words(self._name, why_early, num_iter)]
         if self.paths.metrics_csv.exists():
             lines.append(f"a report so far: sac report {self.paths.exp_dir}")
+        call = os.environ.get(CALLED, "").replace(" --fresh", "")  # Which would start over.
+        again = f"`{call}`" if call else "the same command"
         if code == EXIT_RESUMABLE:
-            saved = "everything is saved, the same command goes on from here"
+            saved = f"everything is saved, {again} goes on from here"
             has_trained = trainer.get("train_step") or run_directory.has_begun(self.paths)
             if TRAINER in self.roles and not has_trained:
-                saved = "nothing had been trained yet, the same command begins the run"
+                saved = f"nothing had been trained yet, {again} begins the run"
             return [*lines, f"{self._name}: {self.message}; {saved}"]
-        remedy = ": correct that, and the same command goes on"
-        if self.message.endswith("not everything was saved"):
-            remedy = ": the same command goes on from the last checkpoint"
+        step = (read_json(self.paths.saved) or {}).get("train_step")
+        remedy = f"{again} " + (f"goes on from train step {step:,}" if step else "begins again")
+        remedy = f": {remedy}" if self.message.endswith("not everything was saved") else f": correct that, and {remedy}"
         fault = f"{self._name} failed: {self.message} (logs in {self.paths.logs})"
         return [*lines, fault + (remedy if self._is_ours else "")]
 

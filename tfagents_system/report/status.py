@@ -6,6 +6,7 @@ NumPy, so it answers immediately, also on a login node.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -70,6 +71,11 @@ class RunModel:
     def status(self) -> dict[str, Any] | None:
         """status.json; where it is of an earlier start than the one under way, only how far that one had come."""
         status = read_status(self.paths.status_json)
+        if status is not None and is_dead(status, self.read_at):
+            with contextlib.suppress(OSError):  # Of a full disk: the lock's time is its supervisor's heartbeat, too.
+                if self.read_at - (alive_at := self.paths.lock.stat().st_mtime) < STALE_SECS / 2:
+                    silence = format_secs(self.read_at - status["run"].get("updated_at", 0.0))
+                    status["run"] |= {"updated_at": alive_at, "unwritable": f"no status for {silence}"}
         if status is None or (began := start_of_run(self.paths, status["run"])) is None:
             return status
         start = {"state": "starting", "started_at": began, "updated_at": time.time(), "exp_dir": str(self.folder)}
@@ -217,7 +223,7 @@ def problems(status: Status, now: float) -> list[str]:
     A supervisor that is gone; roles that are down, do not answer, wait for long or report an error; why a run failed;
     simulators that fail.
     """
-    return [*state_problems(status, now), *fault_lines(status)]
+    return [*state_problems(status, now), *fault_lines(status, now)]
 
 
 def state_problems(status: Status, now: float) -> list[str]:
@@ -230,10 +236,13 @@ def state_problems(status: Status, now: float) -> list[str]:
         age = format_secs(now - run.get("updated_at", 0.0))
         return [f"the supervisor (pid {run.get('pid')} on {run.get('host')}) is gone: last heard of {age} ago"]
     by_problem: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    why = run.get("unwritable")
+    silent = {"time": now, "since": now} if why else {}  # No role can write its heartbeat.
     for role, beat in status["roles"].items():
-        for before, secs, after in _role_problems(beat, run.get("started_at", now), now):
+        for before, secs, after in _role_problems({**beat, **silent}, run.get("started_at", now), now):
             by_problem.setdefault((before, after), []).append((label(role, beat), secs))
-    sentences = []
+    remedy = "free space, or make it writable; until then nothing is saved"
+    sentences = [f"{run.get('exp_dir')} can't be written ({why}): {remedy}"] if why else []
     for (before, after), roles in by_problem.items():
         longest, rest = max(secs for _, secs in roles), len(roles) - _MAX_NAMES
         names = ", ".join(role for role, _ in roles[:_MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
@@ -244,8 +253,9 @@ def state_problems(status: Status, now: float) -> list[str]:
 
 def _role_problems(beat: Mapping[str, Any], started_at: float, now: float) -> Iterator[tuple[str, float, str]]:
     """Problems as (text, seconds or 0, text)."""
-    if beat.get("error"):
-        yield str(beat["error"]), 0.0, ""
+    for name in ("save_error", "snapshot_error"):
+        if beat.get(name):
+            yield str(beat[name]), 0.0, ""
     if beat.get("given_up"):
         yield _given_up(beat), 0.0, ""
         return
@@ -307,12 +317,19 @@ def fault_words(status: Status) -> str:
     return f"{words} (they have cut {share:.0%} of its episodes)"
 
 
-def fault_lines(status: Status) -> list[str]:
-    """The same with the text of one, as a line; none where there are none."""
+def last_fault(status: Status) -> tuple[float, str]:
+    """When the last one was (Unix seconds, 0 if unknown), and its text."""
+    beats = status["roles"].values()
+    return max((beat.get("last_env_fault_at") or 0.0, beat.get("last_env_fault") or "") for beat in [*beats, {}])
+
+
+def fault_lines(status: Status, now: float | None = None) -> list[str]:
+    """`fault_words` with the text of the last one, and with its age at `now`, as a line; none where there are none."""
     if not (words := fault_words(status)):
         return []
-    texts = [text for beat in status["roles"].values() if (text := beat.get("last_env_fault"))]
-    return [f"{words}, last: {texts[-1]}" if texts else words]
+    at, text = last_fault(status)
+    age = f" {format_secs(now - at)} ago" if at and now is not None else ""
+    return [f"{words}, last{age}: {text}" if text else words]
 
 
 # Numbers.

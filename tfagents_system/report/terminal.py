@@ -28,6 +28,7 @@ from tfagents_system.report.status import (
     format_secs,
     iteration_of,
     label,
+    last_fault,
     numbers,
     of_all,
     problems,
@@ -39,6 +40,8 @@ from tfagents_system.run_files.heartbeat import is_offline
 from tfagents_system.run_files.run_paths import REPLAY, TRAINER, is_worker
 
 _OFFLINE = "offline updates"
+# Numbers of a row of metrics.csv, which one line shows, by when that was written.
+_OF_ROWS = {"logged_at": ("updates/s", "steps/s", "train return", "alpha"), "evaluated_at": ("eval return", "success")}
 _SAME_LINE_SECS = 60.0
 _MAX_WIDTH = 100
 _MAX_WORKER_LINES = 8
@@ -75,6 +78,7 @@ class ProgressView:
         self._live: Live | None = None
         self._width = self._console.width
         self._printed_at, self._last_line = float("-inf"), ""
+        self._last_status: Status | None = None
         self._has_failed = False
 
     def start(self) -> None:
@@ -131,18 +135,22 @@ class ProgressView:
         now = time.monotonic()
         if now - self._printed_at < self._line_secs:
             return
-        line = progress_line(status)
-        content = line.partition("]")[2]  # Without the time, so that what stands still does not fill the log.
+        content = progress_line(status).partition("]")[2]  # Without the time: what stands still does not fill the log.
         if content != self._last_line or now - self._printed_at >= _SAME_LINE_SECS:
-            self._printed_at, self._last_line = now, content
+            line = progress_line(status, self._last_status)
+            self._printed_at, self._last_line, self._last_status = now, content, status
             self._print(line)
 
     def _print(self, line: str) -> None:
         print(line, file=self._console.file, flush=True)
 
 
-def progress_line(status: Status) -> str:
-    """`[00:42] iteration 12/25  env steps 4,800  updates/s 181 ...`: what is not known yet is left out."""
+def progress_line(status: Status, last: Status | None = None) -> str:
+    """`[00:42] iteration 12/25  env steps 4,800  updates/s 181 ...`: what is not known yet is left out.
+
+    Args:
+      last: What the line before has shown: numbers of its rows of metrics.csv, and its faults, are not news any more.
+    """
     run, trainer = status["run"], status["roles"].get(TRAINER, {})
     head = f"[{format_secs(run['updated_at'] - run['started_at'])}]"
     if trainer.get("updates_per_s") is None:  # `replay serving, trainer waiting, worker_0 collecting  env steps 400`.
@@ -150,12 +158,16 @@ def progress_line(status: Status) -> str:
         if env_steps := status["roles"].get(REPLAY, {}).get("env_steps"):
             parts.append(f"env steps {format_number(env_steps)}")
     else:
+        before = last["roles"].get(TRAINER, {}) if last else {}
+        old = {name for row, names in _OF_ROWS.items() if trainer.get(row) == before.get(row, -1) for name in names}
         known = {name: text for name, text in numbers(trainer).items() if text != "-" and "loss" not in name}
+        known = {name: text for name, text in known.items() if name not in old}
         known |= {**curriculum_values(status), "left": format_secs(trainer.get("time_left_s"))}
         parts = [_OFFLINE if is_offline(trainer) else f"iteration {iteration_of(trainer)}"]
         parts += [f"{name} {text}" for name, text in known.items()]
     # Of what simulators have raised only how often, since a line is one of many.
-    warnings = [*state_problems(status, run["updated_at"]), fault_words(status)]
+    is_news = last is None or last_fault(status)[0] != last_fault(last)[0]
+    warnings = [*state_problems(status, run["updated_at"]), fault_words(status) if is_news else ""]
     parts += [f"! {problem}" for problem in warnings if problem]
     return f"{head} {'  '.join(parts)}"
 

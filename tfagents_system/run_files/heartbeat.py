@@ -25,6 +25,7 @@ MOST_BYTES = 256 * 1024  # Of a heartbeat; a gateway takes no longer messages ei
 _MOST_CHARS = 500
 # Counts that go on where an earlier process of the role has ended.
 COUNTED = ("env_faults", "eval_env_faults", "episodes")
+_LAST_FAULT = ("last_env_fault", "last_env_fault_at")
 _complained = set[Path]()
 
 
@@ -40,7 +41,8 @@ class Beat(TypedDict, total=False):
     remote: bool
     waiting_for: str | None
     doing: str | None
-    error: str | None
+    save_error: str | None
+    snapshot_error: str | None
     iteration: int
     num_iter: int
     num_env_steps: int | None
@@ -51,6 +53,7 @@ class Beat(TypedDict, total=False):
     env_faults: int
     eval_env_faults: int
     last_env_fault: str
+    last_env_fault_at: float
     updates_per_s: float | None
     env_steps_per_s: float | None
     train_return: float | None
@@ -131,16 +134,19 @@ def _clean(value: Any) -> Any:
     return value
 
 
-def write_status(path: Path, content: Mapping[str, Any]) -> None:
-    """Replaces a heartbeat or status.json. One that can't be written is reported once on standard error: no run ends
-    for that.
+def write_status(path: Path, content: Mapping[str, Any]) -> str:
+    """Replaces a heartbeat or status.json. Returns why it can't be written, or an empty text; that is reported once on
+    standard error, and no run ends for it.
     """
     try:
         write_json(path, content, is_durable=False)  # The next one is due in seconds.
     except (OSError, ValueError) as error:
+        why = str(getattr(error, "strerror", error))
         if path not in _complained:
-            print(f"{path}: {getattr(error, 'strerror', error)}", file=sys.stderr, flush=True)
+            print(f"{path}: {why}", file=sys.stderr, flush=True)
         _complained.add(path)
+        return why
+    return ""
 
 
 class Heartbeat:
@@ -157,7 +163,7 @@ class Heartbeat:
         self._fixed = {"role": role, "pid": os.getpid(), "host": socket.gethostname()}
         before: Mapping[str, Any] = read_heartbeat(path) or {}
         self._counted: dict[str, int] = {name: before.get(name) or 0 for name in COUNTED}
-        self._last_fault: str = before.get("last_env_fault") or ""
+        self._last_fault: dict[str, Any] = {name: before[name] for name in _LAST_FAULT if before.get(name)}
         self._state: str | None = None
         self._since = self._next = 0.0
         self._lock = threading.Lock()
@@ -184,9 +190,8 @@ class Heartbeat:
         content |= {
             name: count + fields.get(name, 0) for name, count in self._counted.items() if count or name in fields
         }
-        self._last_fault = fields.get("last_env_fault") or self._last_fault
-        if self._last_fault:
-            content["last_env_fault"] = self._last_fault
+        self._last_fault |= {name: fields[name] for name in _LAST_FAULT if fields.get(name)}
+        content |= self._last_fault
         with self._lock:
             if at_once or time.monotonic() >= self._next:
                 self._write(content)

@@ -262,6 +262,7 @@ class TrainingLog:
             logged = self._metrics.write(row)
         self._early_end.add(logged)
         self.newest.update({name: value for name, value in row.items() if "/" not in name})
+        self.newest["evaluated_at" if "eval_return" in row else "logged_at"] = time.time()
         logging.info("%s", "  ".join(f"{name} {value:.5g}" for name, value in row.items()))
         return logged
 

@@ -366,6 +366,7 @@ class Worker:
             "env_faults": environments.faults,
             "eval_env_faults": environments.eval_faults,
             "last_env_fault": environments.last_fault,
+            "last_env_fault_at": environments.last_fault_at,
         }
 
 
