@@ -11,15 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
 
-import tfagents_system
-from tests.abilities.support import QUIET, SMALL, Project, environ, sac, status
+from tests.abilities.support import QUIET, ROOT, SMALL, Project, environ, sac, status
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
+NOTEBOOK = ROOT / "docs/tutorials/from_python.ipynb"
 PARAMS = f"""
 import gymnasium
 from tfagents_system.train_params_base import TrainParamsBase
@@ -47,24 +45,38 @@ def sweep(project: Project, **grid: list[Any]) -> str:
     return sac("sweep", *words, cwd=project.folder)
 
 
-def test_a_class_of_a_notebook_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_trains_its_class_from_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells in one process, as a kernel executes them, with a run that is small and a class of another name."""
     for variable in os.environ.keys() - environ().keys():
         monkeypatch.delenv(variable)
-    cell, name = PARAMS.replace("class TrainParams(", "class Mine("), "/tmp/ipykernel_7/1.py"
-    linecache.cache[name] = (len(cell), None, cell.splitlines(keepends=True), name)
+    for name, value in QUIET.items():
+        monkeypatch.setenv(f"SAC_{name}", str(value))
+    monkeypatch.setenv("SAC_PYTHON", sys.executable)
+    monkeypatch.chdir(tmp_path)
+    small = {
+        "class TrainParams(": "class Mine(",
+        "train(TrainParams, ": "train(Mine, ",
+        "    num_env_steps = 6_000\n": f"    {SMALL}\n    num_iter = 2\n    num_eval_episodes = 1\n",
+        "    eval_period_env_steps = 1_500": "    eval_period_iters = 1",
+        '{"horizon": 200}': '{"horizon": 20}',
+        "workers=2)": 'workers=1, attributes={"batch_size": 16})',
+    }
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    texts = ["".join(cell["source"]) for cell in cells]
     space: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(cell, name, "exec"), space)
-    variables = {f"SAC_{key}": value for key, value in QUIET.items()} | {"SAC_PYTHON": sys.executable}
-    options: dict[str, Any] = {"folder": tmp_path, "name": "mine", "workers": 1, "variables": variables}
-    run = tfagents_system.train(space["Mine"], {"horizon": 20}, attributes={"batch_size": 16}, **options)
-    assert run.wait(600.0, progress=False) is run
-    assert run.exp_dir == tmp_path / "logs" / "mine" and run.status["run"]["state"] == "done"
+    for number, text in enumerate(texts):
+        for old, new in small.items():
+            assert "".join(texts).count(old) == 1
+            text = text.replace(old, new)
+        name = f"/tmp/ipykernel_7/{number}.py"
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        exec(compile(text, name, "exec"), space)
+    run, found = space["run"], space["found"]
+    assert run.exp_dir == tmp_path / "logs/from_a_notebook" and run.status["run"]["state"] == "done"
     assert run.metrics["env_steps"].iloc[-1] == 20 * (2 + 2) and len(run.evaluations) == 3
-    assert "is finished" in run.output
-    found = tfagents_system.load_run(run.exp_dir)
-    assert found.metrics.equals(run.metrics)
-    action = found.policy("latest")(gymnasium.make("Pendulum-v1").reset(seed=1)[0])
-    assert action.shape == (1,) and np.all(np.abs(action) <= 2.0)
+    assert len(space["axes"].lines[0].get_xydata()) == 3 and -17.0 * 200 < space["total"] < 0.0
+    assert "is finished" in run.output and found.metrics.equals(run.metrics)
+    assert json.loads((run.exp_dir / "run.json").read_text())["attributes"]["batch_size"] == 16
 
 
 def test_a_sweep_trains_each_task_on_cpus_of_its_own(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ _EXTRAS = {
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
     "tuning": ("optuna",),
+    "notebook": ("ipykernel",),
     "envpool": ("envpool",),
 }
 # A picture of each kind of simulator, drawn in a process of its own: drawing may end it.
