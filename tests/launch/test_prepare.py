@@ -157,6 +157,17 @@ def test_a_finished_run_says_so_until_it_is_to_be_longer(
     paths.status_json.write_text(json.dumps({"roles": {"trainer": {"state": "done", "num_iter": 3}}}))
     assert not prepare_run(environ)
     assert "try is finished: num_iter=3 is reached (" in capsys.readouterr().out
+    for text, is_idle in (
+        ("batch_size=31", True),
+        ("num_iter=3", False),
+        ("num_iter=4", False),
+        ("SAC_TRAIN_CPUS=7", True),
+    ):
+        settings = resolve(environ, [text], vars_file=None, root=tmp_path)
+        checked = Preparation(environ, None, settings)
+        checked._check_directories(starts=False)
+        (finding,) = checked.findings.errors or [""]
+        assert finding.startswith(f"{text} changes nothing, this run is finished: add --set num_iter=") == is_idle, text
     paths.params.write_text(PARAMS.replace("num_iter = 3", "num_iter = 4"))
     assert prepare_run(environ)
 

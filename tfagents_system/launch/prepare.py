@@ -51,8 +51,10 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken, find, split, taken_by
 from tfagents_system.settings.load_params import input_files_of
 from tfagents_system.settings.resolved import Settings
+from tfagents_system.settings.values import in_words
 from tfagents_system.settings.variables import AGENT, TAKES, VARIABLES, RunVariables, unknown_names
 
+_FINISHED = "finished"
 _NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
 _NOT_FOUND = ("ModuleNotFound", "ImportError", "FileNotFound")
 _NAMED_FILES = ("params", "config", "expert_policy", "env_python", "credentials_dir", "password_file")
@@ -221,7 +223,13 @@ class Preparation:
         if fault := self._fault_of_directory(paths):
             self.findings.error("run directory", fault)
             return
-        self.findings.fact("run directory", f"{paths.exp_dir}: {self._state_of_run(paths)}")
+        state = self._state_of_run(paths)
+        self.findings.fact("run directory", f"{paths.exp_dir}: {state}")
+        held = run_directory.settings_of_run(paths) if state == _FINISHED else self.overrides.settings()
+        idle = {name: value for name, value in self.overrides.settings().items() if held.get(name) != value}
+        if idle:
+            ways = f"--set {what_goes_on(run_directory.why_early(paths))}, or choose another SAC_EXP_NAME"
+            self.findings.error("run directory", f"{in_words(idle)} changes nothing, this run is finished: add {ways}")
         if not (starts or self._is_for_job) and (owner := owner_of_run(paths)) is not None:
             self.findings.error(
                 "run directory",
@@ -250,7 +258,7 @@ class Preparation:
             return "a new run" + (", what is there is moved aside" if is_moved else "")
         if not run_directory.has_begun(paths):
             return "a run without any update yet, which takes files and settings as they are now"
-        return "finished" if run_directory.is_finished(paths, self.overrides) else "a run that goes on"
+        return _FINISHED if run_directory.is_finished(paths, self.overrides) else "a run that goes on"
 
     def _check_source(self) -> None:
         """Whether the run that SAC_FROM names is there: a misspelt one is told before TensorFlow is imported."""

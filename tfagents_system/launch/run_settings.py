@@ -164,7 +164,8 @@ def _keep_fixed(
                     f"--set {name}={given}: this run began with {name}={text}, which stays: leave it out, start over "
                     "with --fresh, or choose another SAC_EXP_NAME"
                 )
-            notes.append(f"this run began with {name}={text}, which stays; {name}={given} is ignored")
+            else:
+                notes.append(f"this run began with {name}={text}, which stays; {name}={given} is ignored")
         environ[name] = text
         if name in overrides.variables:
             overrides.variables[name] = text

@@ -37,6 +37,7 @@ from tfagents_system.run_files.run_paths import TRAINER, RunPaths
 from tfagents_system.run_files.taken import Taken, taken_by
 from tfagents_system.settings.load_params import INPUT_FILES, input_files_of
 from tfagents_system.settings.resolved import (
+    FIXED,
     SETTINGS_OF_END,
     Overrides,
     Setting,
@@ -45,8 +46,8 @@ from tfagents_system.settings.resolved import (
     read_run,
     settings_of_end,
 )
-from tfagents_system.settings.values import by_name, in_words, overridden
-from tfagents_system.settings.variables import SEED, RunVariables
+from tfagents_system.settings.values import as_text, by_name, in_words, overridden
+from tfagents_system.settings.variables import SEED, RunVariables, variable_name
 from tfagents_system.train_params_base import TrainParamsBase
 
 # Attributes that `--set` may give a run which has begun.
@@ -88,24 +89,32 @@ def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = 
     """
     if paths is None or not (has_begun(paths) or (joins and os.path.exists(paths.run_json))):
         return given, []
-    run = read_run_json(paths)
-    began = Overrides.of_run(run)
-    known = began.settings()
+    began, known = Overrides.of_run(read_run_json(paths)), settings_of_run(paths)
     changed = {
         name: value
         for name, value in given.settings().items()
         # `exploration_epsilon.by` is a part of an attribute that may change.
         if not (name in given.variables or name.split(".")[0] in MAY_CHANGE or (name in known and known[name] == value))
     }
-    names = [*run.get("attributes", {}), *by_name({}, run.get("config", {}), {}), *described_by(TrainParamsBase)]
-    meant = "".join(is_meant(name, names, 0.8) for name in changed)
-    findings = [
-        f"{in_words(changed)} is not what this run began with ({began.in_words() or 'no settings'}){meant}, and a run "
-        f"stays what it is: begin another one that goes on from it with {from_line(paths)} (--set may change num_iter "
-        "and others, which `sac parameters` marks with *)"
-    ]
+    names = [*known, *described_by(TrainParamsBase)]
+    meant = {name: is_meant(name, names, 0.8) for name in changed if name.split(".")[0] not in names}
+    findings = [f"{name} is not known{words}" for name, words in meant.items() if words]
+    if others := {name: value for name, value in changed.items() if not meant.get(name)}:
+        findings.append(
+            f"{in_words(others)} is not what this run began with ({began.in_words() or 'no settings'}), and a run "
+            f"stays what it is: begin another one that goes on from it with {from_line(paths)} (--set may change "
+            "num_iter and others, which `sac parameters` marks with *)"
+        )
     params = {name: value for name, value in given.params.items() if name in MAY_CHANGE}
-    return began.replaced_by(Overrides(params, variables=given.variables)), findings if changed else []
+    return began.replaced_by(Overrides(params, variables=given.variables)), findings
+
+
+def settings_of_run(paths: RunPaths) -> dict[str, Any]:
+    """All values by name that a run has now, as --set takes them."""
+    run = read_run_json(paths)
+    values = {**run.get("start", {}).get("variables", {}), **{name: run[name] for name in FIXED if name in run}}
+    variables = {variable_name(field): as_text(value) for field, value in values.items()}
+    return by_name(run.get("attributes", {}), run.get("config", {}), variables) | Overrides.of_run(run).settings()
 
 
 def from_line(paths: RunPaths) -> str:
