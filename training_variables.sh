@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Pendulum on any machine: solved within 10,000 environment steps, in minutes on two CPUs. What the environment already
-# says wins over these values.
+# Pendulum on any machine: solved within 10,000 environment steps, in minutes on two CPUs. A variable that is set
+# already wins over its value here.
 : "${SAC_EXP_NAME:=pendulum}"                                     # the run directory is logs/<name>
 : "${SAC_PARAMS:=tfagents_system/examples/pendulum/params.py}"    # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=tfagents_system/examples/pendulum/config.json}"  # horizon, environment arguments, curriculum

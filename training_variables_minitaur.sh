@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# TF-Agents' PyBullet Minitaur: hours. What the environment already says wins over these values.
+# TF-Agents' PyBullet Minitaur: hours. A variable that is set already wins over its value here.
 : "${SAC_EXP_NAME:=minitaur}"                                     # the run directory is logs/<name>
 : "${SAC_PARAMS:=tfagents_system/examples/minitaur/params.py}"    # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=config/minitaur.json}"                           # horizon, environment arguments, curriculum

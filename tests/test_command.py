@@ -187,7 +187,8 @@ def test_a_new_project_copies_an_example(tmp_path: Path, monkeypatch: pytest.Mon
     assert new_project.main(["point", "--example", "reach"]) == 0
     assert sorted(os.listdir("point")) == ["config.json", "environment.py", "params.py", "vars.sh"]
     assert "\nfrom environment import Reach\n" in Path("point/params.py").read_text()
-    assert "SAC_EXP_NAME:=point}" in Path("point/vars.sh").read_text()
+    lines = Path("point/vars.sh").read_text().splitlines()
+    assert "SAC_EXP_NAME:=point}" in lines[3] and {line.index(" # ") for line in lines[3:]} == {44}, "aligned"
     monkeypatch.syspath_prepend(tmp_path / "point")
     assert load_params_class(Path("point/params.py"), None).__name__ == "TrainParams"
     monkeypatch.delitem(sys.modules, "environment")

@@ -253,4 +253,4 @@ def test_a_ring_has_one_layout_and_size_for_life(
     Ring.open(tmp_path, before, 84)
     (finding,) = of_ring(now, tmp_path, **attributes)
     assert f"does not fit: {told}" in finding
-    assert f"begin another run with --from {tmp_path} --set SAC_EXP_NAME=" in finding
+    assert f"begin another run with --from {tmp_path} --name " in finding

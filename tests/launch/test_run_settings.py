@@ -122,7 +122,7 @@ def test_other_settings_for_a_run_that_has_begun_are_refused(environ: dict[str, 
     (finding,) = settle(environ, *given).findings
     assert "is not what this run began with (n_step=512 critic_optimizer.momentum=0.5)" in finding
     assert all(text in finding for text in given)
-    assert f"--from {paths.exp_dir} --set SAC_EXP_NAME={paths.exp_dir.name}_2" in finding
+    assert f"--from {paths.exp_dir} --name {paths.exp_dir.name}_2" in finding
     assert "(--set may change num_iter and others, which " in finding and len(finding) < 600, "not all of their names"
     assert settle(environ, 'critic_optimizer={"momentum": 0.5}').findings == ()
 

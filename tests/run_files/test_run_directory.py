@@ -128,7 +128,7 @@ def test_a_start_with_edited_files_is_refused_and_keep_goes_on_with_the_copies(
     (project / "models/robot.xml").unlink()  # No start compares data.
     refused = start("--set", "nosuch=1", SAC_TRAIN_CPUS="none")
     assert refused.code == 2 and "Traceback" not in refused.told and "robot.xml" not in refused.told
-    from_line = f"--from {run.exp_dir} --set SAC_EXP_NAME=run_2"
+    from_line = f"--from {run.exp_dir} --name run_2"
     edited = [f"{project}/mass_of_robot.py. --keep goes on", "  | -MASS = 1\n  | +MASS = 2\n", from_line]
     for words in (*edited, "--fresh moves the old run aside", "nosuch", "SAC_TRAIN_CPUS=none"):
         assert words in refused.told

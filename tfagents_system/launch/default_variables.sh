@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # The vars file of `sac train PARAMS.py --config JSON`, which says SAC_EXP_NAME, SAC_PARAMS and SAC_CONFIG; `sac new` copies
-# its lines. What the environment already says wins over these values.
+# its lines. A variable that is set already wins over its value here.
 : "${SAC_REVERB_CPUS:=1}"                  # CPUs of the replay server
 : "${SAC_TRAIN_CPUS:=2}"                   # CPUs of the policy updates
 : "${SAC_NUM_COLLECT_WORKERS:=2}"          # programs that collect experience and evaluate

@@ -39,10 +39,10 @@ class TrainParams(TrainParamsBase):
 
 _VARS = """\
 # shellcheck shell=bash
-# sac train vars.sh trains it. What the environment already says wins over these values.
-: "${{SAC_EXP_NAME:={name}}}"                # the run directory is logs/<name>
-: "${{SAC_PARAMS:=params.py}}"               # class TrainParams(TrainParamsBase)
-: "${{SAC_CONFIG:=config.json}}"             # {horizon}, arguments of the environment, curriculum
+# Train it with `sac train vars.sh`. A variable that is set already wins over its value here.
+: "${{SAC_EXP_NAME:={name}}}" # the run directory is logs/<name>
+: "${{SAC_PARAMS:=params.py}}" # class TrainParams(TrainParamsBase)
+: "${{SAC_CONFIG:=config.json}}" # {horizon}, environment arguments, curriculum
 """
 
 
@@ -72,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError(*findings)
     folder.mkdir(parents=True)
     for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        aligned = re.sub(r'^(: ".*?") +#', lambda assigned: f"{assigned[1]:44} #", text, flags=re.MULTILINE)
+        (folder / name).write_text(aligned, encoding="utf-8")
     print(f"{folder}: {', '.join(files)}")
     if "guess" in files["vars.sh"]:
         print(
@@ -86,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _files_of_example(example: str, name: str) -> dict[str, str]:
     """Those of an example; its modules import the copied ones, and its run is named `name`."""
-    paths = sorted(path for path in (_EXAMPLES / example).iterdir() if path.is_file() and path.name != "__init__.py")
+    left_out = "__init__.py", "recorder.py"  # The latter is `sac racing`.
+    paths = sorted(path for path in (_EXAMPLES / example).iterdir() if path.is_file() and path.name not in left_out)
     package, run = f"from tfagents_system.examples.{example}.", "SAC_EXP_NAME:={}}}"
     return {
         path.name: path.read_text(encoding="utf-8")

@@ -119,7 +119,7 @@ def settings_of_run(paths: RunPaths) -> dict[str, Any]:
 
 def from_line(paths: RunPaths) -> str:
     """The options of a start that make another run of this one."""
-    return f"--from {paths.exp_dir} --set SAC_EXP_NAME={paths.exp_dir.name}_2"
+    return f"--from {paths.exp_dir} --name {paths.exp_dir.name}_2"
 
 
 def write_inputs(paths: RunPaths, settings: Settings, inputs: Inputs | None = None, *, job: str | None = None) -> None:

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Gymnasium's MuJoCo HalfCheetah: hours. What the environment already says wins over these values.
+# Gymnasium's MuJoCo HalfCheetah: hours. A variable that is set already wins over its value here.
 : "${SAC_EXP_NAME:=halfcheetah}"             # the run directory is logs/<name>
 : "${SAC_PARAMS:=params.py}"                 # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=config.json}"               # horizon, environment arguments, curriculum

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# EnvPool's humanoid G1 walks as commanded; it needs the extra `envpool`. What the environment already says wins over
-# these values.
+# EnvPool's humanoid G1 walks as commanded; it needs the extra `envpool`. A variable that is set already wins over
+# its value here.
 : "${SAC_EXP_NAME:=humanoid_g1}"             # the run directory is logs/<name>
 : "${SAC_PARAMS:=params.py}"                 # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=config.json}"               # horizon, environment arguments, curriculum

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Pendulum from its pictures: half an hour on two CPUs. What the environment already says wins over these values.
+# Pendulum from its pictures: half an hour on two CPUs. A variable that is set already wins over its value here.
 : "${SAC_EXP_NAME:=pendulum_pixels}"         # the run directory is logs/<name>
 : "${SAC_PARAMS:=params.py}"                 # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=config.json}"               # horizon, environment arguments, curriculum

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# A car learns to race with 15 actions, as in Linesight: hours. What the environment already says wins over these values.
+# A car learns to race with 15 actions, as in Linesight: hours. A variable that is set already wins over its value here.
 : "${SAC_EXP_NAME:=racing_iqn}"              # the run directory is logs/<name>
 : "${SAC_PARAMS:=params.py}"                 # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=config.json}"               # horizon, the racing environment, curriculum

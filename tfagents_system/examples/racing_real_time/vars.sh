@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# A car learns to race in wall time, 20 steps a second: hours. What the environment already says wins over these values.
+# A car learns to race in wall time, 20 steps a second: hours. A variable that is set already wins over its value here.
 : "${SAC_EXP_NAME:=racing_real_time}"        # the run directory is logs/<name>
 : "${SAC_PARAMS:=params.py}"                 # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=config.json}"               # horizon, the race, its pace and its delays

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# A point that is to be moved to a goal, with hindsight: about two minutes of one CPU. What the environment already says
-# wins over these values.
+# A point that is to be moved to a goal, with hindsight: about two minutes of one CPU. A variable that is set already
+# wins over its value here.
 : "${SAC_EXP_NAME:=reach}"                   # the run directory is logs/<name>
 : "${SAC_PARAMS:=params.py}"                 # class TrainParams(TrainParamsBase)
 : "${SAC_CONFIG:=config.json}"               # horizon, environment arguments, curriculum
