@@ -204,6 +204,12 @@ def test_how_a_run_has_ended_is_an_exception_in_words(tmp_path: Path) -> None:
     with pytest.raises(RunFailedError) as failed:
         ended(tmp_path, 1, f"[00:42] iteration 3\n[00:47] iteration 4\n{told}").wait(progress=False)
     assert str(failed.value) == f"{tmp_path / 'run'} failed with exit code 1:\n{told.rstrip()}"
+    (tmp_path / "run").mkdir()
+    run = {"name": "run", "state": "failed", "started_at": time.time() + 9.0}
+    (tmp_path / "run/status.json").write_text(json.dumps({"run": run, "roles": {}}))
+    with pytest.raises(RunFailedError, match="(?s)failed with exit code 2:.*`train"):
+        ended(tmp_path, 2, told).wait(progress=False)
+    (tmp_path / "run/status.json").unlink()
     with pytest.raises(RunFailedError, match="was stopped and saved"):
         ended(tmp_path, 75, "").wait(progress=False)
     with pytest.raises(TimeoutError):

@@ -206,7 +206,7 @@ class Run:
                 time.sleep(_POLL_SECS)
             self._show(bar)
         code = self._process.returncode
-        if code == EXIT_BAD_INPUT:
+        if code == EXIT_BAD_INPUT and not self.status:  # Else a role has refused something after the start.
             raise UserError(*_findings(self.output))
         if code != EXIT_DONE:
             what = "was stopped and saved" if code == EXIT_RESUMABLE else f"failed with exit code {code}"
