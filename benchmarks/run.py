@@ -15,7 +15,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ import psutil
 
 from benchmarks.outcome import parse_args
 from benchmarks.processes import ROOT, end_on_sigterm, run_json
+from tfagents_system.run_files.run_directory import git_commit
 
 FOLDER = ROOT / "benchmarks"
 README = FOLDER / "README.md"
@@ -131,21 +131,6 @@ def _versions(packages: Sequence[str]) -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in packages}
 
 
-def git_commit() -> str:
-    """The commit that is checked out, with `+` where files differ from it."""
-    try:
-        commit = _git("rev-parse", "--short=12", "HEAD").strip()
-        return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no").strip() else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(
-        ["git", *arguments], cwd=ROOT, text=True, capture_output=True, check=True, timeout=60.0
-    ).stdout
-
-
 # Writing.
 
 
@@ -237,7 +222,7 @@ def main() -> int:
         "machine": describe_machine(Path("/proc/cpuinfo").read_text(), sorted(os.sched_getaffinity(0))),
         "versions": our_versions(),
         "peer_versions": peer_versions(peers_python) if peers_python else {},
-        "commit": git_commit(),
+        "commit": git_commit() or "unknown",
     }
     results, failed = {}, []
     for name in arguments.only:

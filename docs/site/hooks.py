@@ -67,7 +67,9 @@ def outside(pages: dict[str, str]) -> list[str]:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the files outside of docs/."""
+    """Adds the files outside of docs/, and the style sheets."""
+    for sheet in (ROOT / "tfagents_system/report/style.css", ROOT / "docs/site/site.css"):
+        files.append(File.generated(config, sheet.name, abs_src_path=str(sheet)))
     pages = {f"docs/{page.src_uri}": page.content_string for page in files.documentation_pages()}
     for path in outside(pages):
         content = (ROOT / path).read_bytes()

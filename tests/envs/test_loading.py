@@ -12,7 +12,7 @@ from tf_agents.environments import suite_gym
 
 from tests.support.fakes import CounterEnv, FakeParams
 from tfagents_system.envs import loading
-from tfagents_system.envs.gym_driver import time_limit_of
+from tfagents_system.envs.gym_driver import name_of, time_limit_of
 from tfagents_system.errors import UserError
 
 CONFIG = {"horizon": 4}
@@ -155,3 +155,17 @@ def test_no_collect_env_is_built_where_the_hook_does_not_ask_for_one(hook: Any) 
 )
 def test_an_environments_own_time_limit_is_known(build: Callable[[], Any], limit: int | None) -> None:
     assert time_limit_of(build()) == limit
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (lambda: gymnasium.make("Pendulum-v1"), "Pendulum-v1"),
+        (lambda: gymnasium.wrappers.FlattenObservation(gymnasium.make("CartPole-v1")), "CartPole-v1"),
+        (lambda: SyncVectorEnv([lambda: gymnasium.make("Pendulum-v1")] * 2), "Pendulum-v1"),
+        (lambda: suite_gym.load("MountainCarContinuous-v0"), "MountainCarContinuous-v0"),
+        (CounterEnv, "CounterEnv"),
+    ],
+)
+def test_an_environment_is_named_as_it_is_registered_or_by_its_class(build: Callable[[], Any], name: str) -> None:
+    assert name_of(build()) == name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from tfagents_system.errors import UserError
 from tfagents_system.launch import prepare
 from tfagents_system.launch.prepare import Preparation
 from tfagents_system.launch.run_settings import EDITS, FRESH, KEEP, RunSettings, resolve
+from tfagents_system.machine.cpus import cpu_model
 from tfagents_system.run_files import kept_checkpoints, run_directory, run_lock
 from tfagents_system.run_files.kept_checkpoints import AgentSignature
 from tfagents_system.run_files.run_paths import RunPaths
@@ -36,6 +38,9 @@ def test_a_run_directory_is_prepared(environ: dict[str, str], tmp_path: Path) ->
     assert json.loads(paths.config.read_text()) == {"horizon": 20}
     run = json.loads(paths.run_json.read_text())
     assert run["params_source"] == environ["SAC_PARAMS"] and run["start"]["versions"]["tf-agents"] == "0.19.0"
+    machine = {"host": platform.node(), "cpus": len(os.sched_getaffinity(0)), "cpu": cpu_model()}
+    assert (run["environment"], run["start"]["machine"]) == ("Pendulum-v1", machine)
+    assert run["start"]["commit"] == run_directory.git_commit()
     assert (run["seed"], run["attributes"]["num_iter"]) == (5, 3)
     observation_spec, action_spec = load_specs(paths.specs)
     assert tuple(observation_spec.shape) == (3,) and tuple(action_spec.shape) == (1,)

@@ -23,6 +23,36 @@ def chromium() -> str | None:
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
+# Texts of the page that one sees with less contrast than 4.5:1 to what is behind them (WCAG 2.2, 1.4.3), with it.
+LOW_CONTRASTS = """(() => {
+    const parse = (text) => {
+        const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
+        return text.startsWith("color(srgb") ? [255 * r, 255 * g, 255 * b, a] : [r, g, b, a];
+    };
+    const over = ([r, g, b, a], below) => [r, g, b].map((part, k) => a * part + (1 - a) * below[k]);
+    const behind = (element) => {
+        if (element === null) return [255, 255, 255];
+        const color = parse(getComputedStyle(element).backgroundColor);
+        return color[3] === 1 ? color.slice(0, 3) : over(color, behind(element.parentElement));
+    };
+    const luminance = (color) => color.reduce((sum, part, k) => {
+        const c = part / 255;
+        return sum + [0.2126, 0.7152, 0.0722][k] * (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    }, 0);
+    const low = {}, walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const element = walker.currentNode.parentElement, text = walker.currentNode.data.trim();
+        if (!text || !element.checkVisibility({opacityProperty: true, visibilityProperty: true})) continue;
+        const style = getComputedStyle(element), back = behind(element);
+        const color = parse(element instanceof SVGElement ? style.fill : style.color);
+        const [light, dark] = [over(color, back), back].map(luminance).sort((a, b) => b - a);
+        const ratio = (light + 0.05) / (dark + 0.05);
+        if (ratio < 4.5) low[text.slice(0, 40)] = ratio.toFixed(2);
+    }
+    return low;
+})()"""
+
+
 class Browser:
     """One page. `with Browser(folder) as browser: browser.open(url); browser.value("document.title")`.
 
@@ -77,6 +107,12 @@ class Browser:
         """Loads a page, and waits until the expression `ready` is true."""
         self._call("Page.navigate", url=url)
         self.wait(ready)
+
+    def look(self, width: int, scheme: str) -> None:
+        """As on a screen of so many pixels, in a `light` or `dark` scheme."""
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=1000, deviceScaleFactor=1, mobile=False)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._call("Emulation.setEmulatedMedia", features=[feature])
 
     def wait(self, expression: str) -> None:
         """Until it is true."""

@@ -56,6 +56,11 @@ def _write_inputs(paths: RunPaths, seed: int) -> None:
     overrides = Overrides({"target_update_tau": 0.01}, {"env": {"text": HOSTILE}})
     config = {"horizon": 200, "env": {"text": HOSTILE}}
     write_run_json(paths, variables=variables, overrides=overrides, attributes=params, config=config, params_kept=None)
+    content = json.loads(paths.run_json.read_text())
+    start = {"versions": {"tfagents_system": "0.1.0"}, "commit": "07ba191db632"}
+    start |= {"machine": {"host": "node7", "cpus": 8, "cpu": "AMD EPYC 7B13"}}
+    content |= {"environment": "Reacher-v5", "start": content["start"] | start}
+    paths.run_json.write_text(json.dumps(content))
     run = {"name": paths.exp_dir.name, "state": "done", "started_at": 1.0, "updated_at": 2.0, "exit_code": 0}
     ended = {"state": "done", "alive": False, "restarts": 0}
     roles = {name: {"role": name, **ended} for name in ("replay", "worker_0", "worker_1")}

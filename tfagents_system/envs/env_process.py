@@ -106,6 +106,7 @@ class EnvProcess(Backend):
       metadata: Includes the environment's frames per second.
       compute_reward, compute_terminated: Where the environment has them, see GoalFunctions.
       pid: Process id.
+      name: See `gym_driver.name_of`.
 
     Raises:
       UserError: This is not Linux, or the interpreter, the params file under it, or the environment can't be used.
@@ -123,7 +124,7 @@ class EnvProcess(Backend):
             )
         self.user_env = self
         self._settings, self._timeout_secs = settings, settings.step_timeout_secs
-        self._name = "the environment"
+        self.name = "the environment"
         self._dead: str | None = None  # Why it can't be used any more.
         self._process: subprocess.Popen[bytes] | None = None
         self._mark = f"{os.getpid()}.{time.monotonic_ns()}"
@@ -150,16 +151,13 @@ class EnvProcess(Backend):
             hint = ": import inside the hooks what only one side has" if "No module named" in str(error) else ""
             where = f"{hint} (SAC_ENV_PYTHON={self._settings.python})"
             raise UserError(*(f"{finding}{where}" for finding in error.findings)) from None
-        self._name, frames_per_second, goal_functions, memory_bytes, attributes = answer
+        self.name, frames_per_second, goal_functions, memory_bytes, attributes = answer
         vars(self).update(attributes)
         if memory_bytes:
             self._memory = SharedMemory(self._memory_fd, memory_bytes)
         self.metadata = {"render_fps": frames_per_second}
         for name in goal_functions:  # The other side passes an empty `info`.
             setattr(self, name, lambda achieved, desired, info, name=name: self._call(name, achieved, desired))
-
-    def __repr__(self) -> str:
-        return f"{self._name} in process {self.pid}"
 
     def layers(self) -> Iterator[Any]:
         yield self

@@ -246,7 +246,7 @@ def _build(
     functions = gym_driver.functions_of(layers)
     for name, function in functions.items():
         methods[name] = lambda achieved, desired, call=function: np.asarray(call(achieved, desired, {}), np.float64)
-    return type(layers[-1]).__name__, rendering.frames_per_second(layers), list(functions), size, attributes
+    return gym_driver.name_of(env), rendering.frames_per_second(layers), list(functions), size, attributes
 
 
 def _plain(name: str, spaces: Any) -> Any:

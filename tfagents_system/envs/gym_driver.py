@@ -87,6 +87,13 @@ def time_limit_of(env: Any) -> int | None:
     return None
 
 
+def name_of(env: Any) -> str:
+    """`Pendulum-v1` where it is registered, else the class of the innermost environment."""
+    layers = [*layers_within(env)]
+    names = (getattr(getattr(layer, "spec", None), "id", None) for layer in layers)
+    return next((name for name in names if isinstance(name, str)), type(layers[-1]).__name__)
+
+
 def device_layer(layers: Iterable[Any]) -> Any:
     """The innermost layer that acts in real time: rtgym's, or one with `real_time = True`; None without one.
 

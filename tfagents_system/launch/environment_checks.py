@@ -32,7 +32,7 @@ from tfagents_system.envs import actions, gym_driver, kinds, loading, rendering
 from tfagents_system.envs.curriculum import Curriculum, check_curriculum
 from tfagents_system.envs.env_process import EnvProcess
 from tfagents_system.envs.faults import EnvironmentDiedError, EnvironmentFault
-from tfagents_system.envs.gym_driver import ACTION_MASK, gym_layers
+from tfagents_system.envs.gym_driver import ACTION_MASK, gym_layers, name_of
 from tfagents_system.envs.hooks import COLLECT, EVAL
 from tfagents_system.envs.observations import CONTRACT, check_contract
 from tfagents_system.envs.training_environment import TrainingEnvironment
@@ -88,6 +88,7 @@ class Outcome(NamedTuple):
     """What the trial learned about the environment and the agent.
 
     Attributes:
+      name: Of the environment, such as Pendulum-v1.
       specs: The observation spec, the environment's own action spec and the action table, as `save_specs` takes them.
       layout: Of the experience.
       resident_bytes: Memory of this process with environments and agent, and of the processes that they started.
@@ -96,6 +97,7 @@ class Outcome(NamedTuple):
       agent_bytes, policy_bytes: Of the agent's variables with Adam's two moments, and of the policy's.
     """
 
+    name: str
     specs: tuple[Any, Any, Any]
     layout: Layout
     resident_bytes: int
@@ -209,7 +211,7 @@ class EnvironmentTrial:
                     self._draw(env)
             specs = env.observation_spec(), env.environment_action_spec, params.action_table
             layout = run_layout(params, env.observation_spec(), env.action_spec())
-        return Outcome(specs, layout, resident_bytes, agent, signature, *sizes)
+        return Outcome(self._name, specs, layout, resident_bytes, agent, signature, *sizes)
 
     # The environment.
 
@@ -218,10 +220,10 @@ class EnvironmentTrial:
             began = time.perf_counter()
             env = self._stack.enter_context(loading.make_collect_env(self.params, 0, self.seed))
             self._build_secs, user_env = time.perf_counter() - began, env.user_env
-            name = repr(user_env) if isinstance(user_env, EnvProcess) else type([*gym_layers(user_env)][-1]).__name__
+            self._name = user_env.name if isinstance(user_env, EnvProcess) else name_of(user_env)
             observations, leaves = in_words(env.observation_spec()), tree.flatten(env.actions)
             facts = [f"observations {observations}", f"actions {', '.join(map(actions.in_words, leaves))}"]
-            self.findings.fact(ENVIRONMENT, f"{name}, built in {self._build_secs:.2g} s", *facts)
+            self.findings.fact(ENVIRONMENT, f"{self._name}, built in {self._build_secs:.2g} s", *facts)
             return env
         return None
 

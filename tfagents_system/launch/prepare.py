@@ -362,6 +362,7 @@ class Preparation:
             input_files=input_files_of(self.inspection.config, params.parent),
             taken=taken,
             prior_data=self.inspection.prior_data,
+            environment=self.inspection.environment,
         )
 
     def variables(self) -> RunVariables:

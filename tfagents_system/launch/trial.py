@@ -87,6 +87,7 @@ class Inspection:
     Attributes:
       defaults: Those that the run has, see `run_defaults`.
       attributes: Of the params, by name, and `config`: with all overrides; empty if they can't be loaded.
+      environment: Its name.
       specs: The content of specs.pbtxt; None if the environment could not be built.
       imported: Files beside the params file that it has imported, by relative path.
       prior_data: The ring that was made of prior data; None: there is none, or it is not needed.
@@ -97,6 +98,7 @@ class Inspection:
     defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
     attributes: dict[str, Any] = dataclasses.field(default_factory=dict)
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    environment: str = ""
     specs: bytes | None = None
     imported: list[str] = dataclasses.field(default_factory=list)
     prior_data: Path | None = None
@@ -366,7 +368,7 @@ class Inspector:
         if outcome is None:
             return
         save_specs(specs := RunPaths(start.temporary).specs, *outcome.specs)
-        inspection.specs = specs.read_bytes()
+        inspection.specs, inspection.environment = specs.read_bytes(), outcome.name
         inspection.imported = self._imported()
         check_saved_expert(values, *outcome.specs[:2], findings, self._enter)
         if start.run_before is not None and "server" not in values:

@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import os
+import platform
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -66,6 +67,12 @@ class Usable:
         if self.quota is not None and self.quota < count:
             return f"the cgroup's quota is the time of {self.quota:g} CPUs, on any of the ids {shown}"
         return None
+
+
+def cpu_model() -> str:
+    """`AMD EPYC 7B13`, or the kind of machine where the kernel names no model."""
+    named = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return named[1] if named else platform.machine()
 
 
 def parse_cpu_list(text: str) -> list[int]:

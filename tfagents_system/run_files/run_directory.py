@@ -11,9 +11,11 @@ of the params' folder that the check of the first start had imported.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import difflib
+import functools
 import importlib.metadata
 import itertools
 import os
@@ -21,13 +23,16 @@ import platform
 import re
 import secrets
 import shutil
+import subprocess
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system import __version__
 from tfagents_system.checks.rules import is_meant
 from tfagents_system.errors import UserError
 from tfagents_system.hyperparameters import described_by
+from tfagents_system.machine.cpus import allowed_cpus, cpu_model
 from tfagents_system.machine.files import leads_into, read_json, sync, sync_all, write_atomically, write_json
 from tfagents_system.run_files import kept_checkpoints
 from tfagents_system.run_files.heartbeat import clean_text
@@ -55,7 +60,7 @@ MAY_CHANGE = tuple(name for name, each in described_by(TrainParamsBase).items() 
 _PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gym", "gymnasium", "mujoco", "pybullet")
 _NAMES_OF_RUN = ("SAC_EXP_NAME", "SAC_EXP_DIR", "SAC_LOGS_DIR", "SAC_GRID")
 # What run.json keeps from the first start.
-_OF_INPUTS = ("params_source", "params_kept", "params_files", "began_with", "from")
+_OF_INPUTS = ("params_source", "params_kept", "params_files", "began_with", "environment", "from")
 _IN_FOLDER = "params/"
 _MOST_LINES, _MOST_COMPARED, _MOST_WIDE = 24, 50_000, 160  # Of the differences that are shown.
 
@@ -159,7 +164,8 @@ def write_start(paths: RunPaths, variables: RunVariables) -> None:
 
 
 def _write(paths: RunPaths, run: Mapping[str, Any], variables: RunVariables) -> None:
-    start = {"variables": of_start(variables), "versions": versions()}
+    machine = {"host": platform.node(), "cpus": len(allowed_cpus()), "cpu": cpu_model()}
+    start = {"variables": of_start(variables), "versions": versions(), "commit": git_commit(), "machine": machine}
     # For its owner alone: attributes of a user's own may be keys.
     write_json(paths.run_json, {**run, "start": start}, indent=2, mode=0o600)
 
@@ -171,14 +177,25 @@ def _kept(overrides: Overrides) -> Overrides:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that results depend on."""
-    found = {"python": platform.python_version()}
+    """Versions of the toolkit, of Python and of the packages that results depend on."""
+    found = {"tfagents_system": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+@functools.cache
+def git_commit() -> str | None:
+    """The commit of the toolkit's repository, with `+` where files differ from it; None outside of one."""
+    root = Path(__file__).resolve().parents[2]
+    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    if (root / ".git").exists():  # Else Git may find that of a user's own folder around an installed package.
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            return subprocess.check_output(command, cwd=root, stderr=subprocess.DEVNULL, timeout=60, text=True).strip()
+    return None
 
 
 def is_finished(paths: RunPaths, wanted: Overrides | None = None) -> bool:
@@ -260,6 +277,7 @@ class Inputs:
       input_files: Those that the JSON names, by the names of the copies.
       taken: What the run takes from another one.
       prior_data: The ring of prior data; None: there is none.
+      environment: Its name.
     """
 
     params: Path
@@ -270,6 +288,7 @@ class Inputs:
     input_files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     taken: Taken | None = None
     prior_data: Path | None = None
+    environment: str = ""
 
     def began_with(self) -> dict[str, str]:
         """SHA-256 of each file that later starts compare: `params`, `config`, `input_files/...`, `params/...`."""
@@ -286,6 +305,7 @@ class Inputs:
             "params_kept": kept,
             "params_files": dict(self.digests),
             "began_with": self.began_with(),
+            "environment": self.environment,
             **({"from": dataclasses.asdict(self.taken)} if self.taken is not None else {}),
         }
 

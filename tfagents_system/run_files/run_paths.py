@@ -57,8 +57,8 @@ class RunPaths:
     input_files = Below("input_files", "copies of the files that `input_files` of config.json names")
     run_json = Below(
         "run.json",
-        "every setting. Fixed for the run's life: seed, attributes of TrainParams, configuration, what `--set` and "
-        "grids changed, paths of the sources. Of the newest start: variables, versions of packages",
+        "every setting. Fixed for the run's life: seed, environment, attributes of TrainParams, configuration, what "
+        "`--set` and grids changed, paths of the sources. Of the newest start: variables, machine, versions, commit",
     )
     specs = Below("specs.pbtxt", "observation and action specs of the environment")
     lock = Below("run.lock", "held by the supervisor while the run lives, so a second start is refused")
