@@ -229,7 +229,7 @@ def test_a_run_is_drawn_and_filtered_without_a_network(browser, tmp_path):
         line = "document.querySelector('#metrics figure:not([hidden]) path.js-line')"
         browser.wait(f"getComputedStyle({line}).stroke === '{color}'")
         assert browser.value(LOW_CONTRASTS) == {}
-        assert browser.value("document.documentElement.scrollWidth") <= width
+        browser.wait(f"document.documentElement.scrollWidth <= {width}")  # Figures follow a moment later.
 
     assert [url for url in browser.requests if not url.startswith("data:")] == [run.report.as_uri()]
     assert browser.complaints == []
