@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.login_node import User, refused
 from tests.support.shell import ROOT, run
+from tfagents_system.errors import UserError
+from tfagents_system.launch.vars_file import read_vars_file
 
 GOOD_VARS = """
 SAC_REVERB_CPUS=1 SAC_TRAIN_CPUS=1 SAC_NUM_COLLECT_WORKERS=1
@@ -83,13 +85,28 @@ def test_settings_may_stand_before_and_after_the_file(tmp_path: Path, activated:
 @pytest.mark.parametrize(
     ("text", "line"),
     [("SAC_SEED=1\nfalse\nSAC_SEED=2\n", "(line 2)"), ("SAC_SEED=$(cat nowhere)\n", "(line 1)"),
-     ("if then\n", ""), ("SAC_SEED=1\nexit 0\n", ""), ("no_such_command\n", "(line 1)")],
+     ("SAC_SEED=1\nexit 0\n", ""), ("no_such_command\n", "(line 1)")],
 )  # fmt: skip
 def test_a_vars_file_that_fails_is_named(tmp_path: Path, text: str, line: str) -> None:
     (tmp_path / "my.sh").write_text(text)
     done = run(ROOT / "run_script.sh", "my.sh", cwd=tmp_path)
     assert done.returncode == 2
     assert f"error: vars file {tmp_path}/my.sh fails" in done.stderr and line in done.stderr
+
+
+def test_a_vars_file_that_is_no_shell_is_told_with_its_line_alone(tmp_path: Path) -> None:
+    (tmp_path / "my.sh").write_text('SAC_SEED=1\nSAC_EXP_NAME="arm\n')
+    told = "vars file my.sh: line 2: unexpected EOF while looking for matching `\"': correct this line, or one above it"
+    done = run(ROOT / "run_script.sh", "my.sh", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, f"error: {told}\n")
+    with pytest.raises(UserError) as raised:
+        read_vars_file(tmp_path / "my.sh")
+    assert str(raised.value) == told.replace("my.sh", f"{tmp_path}/my.sh")
+    (tmp_path / "arm").mkdir()
+    (tmp_path / "arm/vars.sh").touch()
+    with pytest.raises(UserError, match=f"vars file {tmp_path}/arm is missing: give {tmp_path}/arm/vars.sh"):
+        read_vars_file(tmp_path / "arm")
+    assert run(ROOT / "run_script.sh", "arm/", cwd=tmp_path).stderr.endswith("read: give arm/vars.sh\n")
 
 
 def test_missing_variables_are_told_with_the_file_and_nothing_else(tmp_path: Path, activated: dict[str, str]) -> None:

@@ -71,16 +71,20 @@ def describe_error(error: BaseException) -> str:
 
     Gives the last line that is neither ours nor of an installed package, and the innermost line if it differs. An
     error without a text is shown with the line of code that raised it, a missing module with how this Python gets it.
-    `--check` also prints the user's traceback.
+    `--check` also prints the user's lines of the traceback, where there are several.
     """
     if isinstance(error, EnvironmentProcessError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
-    if os.environ.get(SHOW_TRACES) and frames and not _is_own(frames[-1].filename) and not hasattr(error, _IS_SHOWN):
-        setattr(error, _IS_SHOWN, True)
-        print_trace(error)
     outside = [frame for frame in frames if not _is_own(frame.filename)]
     users = [frame for frame in outside if not _is_installed(frame.filename)]
+    if SHOW_TRACES in os.environ and users[1:] and not _is_own(frames[-1].filename) and not hasattr(error, _IS_SHOWN):
+        setattr(error, _IS_SHOWN, True)
+        trace = "".join((*traceback.format_list(users), *traceback.format_exception_only(type(error), error)))
+        # Files of the copy that is checked have the names of the user's.
+        copy, _, folder = os.environ[SHOW_TRACES].partition(os.pathsep)
+        trace = trace.replace(f"{copy}{os.sep}", f"{folder}{os.sep}") if folder else trace
+        print(f"Traceback (most recent call last):\n{trace}", end="", file=sys.stderr)
     text = str(error) or (outside[-1].line if outside else "") or ""
     places = [f"{Path(frame.filename).name}, line {frame.lineno}" for frame in (users or outside)[-1:]]
     if users and outside[-1] is not users[-1]:
@@ -97,18 +101,6 @@ def describe_error(error: BaseException) -> str:
 def pip_install() -> str:
     """The command that installs packages into this Python."""
     return f"{sys.executable} -m pip install" if find_spec("pip") else f"uv pip install --python {sys.executable}"
-
-
-def print_trace(error: BaseException) -> None:
-    """Prints the traceback from the first frame outside of the toolkit on, the whole one where there is none. Files of
-    the copy that is checked have the names of the user's.
-    """
-    users = error.__traceback__
-    while users is not None and _is_own(users.tb_frame.f_code.co_filename):
-        users = users.tb_next
-    text = "".join(traceback.format_exception(type(error), error, users or error.__traceback__))
-    copy, _, folder = os.environ.get(SHOW_TRACES, "").partition(os.pathsep)
-    print(text.replace(f"{copy}{os.sep}", f"{folder}{os.sep}") if folder else text, end="", file=sys.stderr)
 
 
 def line_of_trace(trace: str, through: str) -> str:

@@ -14,13 +14,15 @@ esac
 ! LC_ALL=C grep -q $'^\xef\xbb\xbf\|\r$' "$tfagents_vars" \
   || fail "vars file $tfagents_vars was written by an editor of Windows, with carriage returns or a byte order mark:" \
     "sed -i 's/^\\xef\\xbb\\xbf//; s/\\r\$//' '$tfagents_vars' removes them"
+tfagents_fault=$(LC_ALL=C bash -n "$tfagents_vars" 2>&1) \
+  || fail "vars file ${tfagents_fault%%$'\n'*}: correct this line, or one above it"
 tfagents_vars=$(cd "$(dirname "$tfagents_vars")" && pwd)/$(basename "$tfagents_vars")
 tfagents_line=
 tfagents_pwd=$PWD
 # shellcheck disable=SC2034
 tfagents_virtual_env=${VIRTUAL_ENV:-} tfagents_conda_prefix=${CONDA_PREFIX:-} # In a container: the image's own.
 trap 'tfagents_line=$LINENO' ERR
-trap 'trap - EXIT; fail "vars file $tfagents_vars fails${tfagents_line:+ (line $tfagents_line)}: see above (a file that calls exit says nothing), and correct it"' EXIT
+trap 'trap - EXIT; fail "vars file $tfagents_vars fails${tfagents_line:+ (line $tfagents_line)}: see above (calls of exit say nothing, and = has no spaces around it), and correct it"' EXIT
 set -a +u
 # shellcheck source=/dev/null
 source "$tfagents_vars"
