@@ -56,7 +56,7 @@ def run(*words: str) -> None:
 
 def test_every_command_leads_somewhere_and_has_its_name_in_its_example() -> None:
     for name, one in command.COMMANDS.items():
-        assert one.lines and one.summary[0].islower() and not one.summary.endswith("."), name
+        assert one.examples and one.summary[0].islower() and not one.summary.endswith("."), name
         is_script = one.target.endswith(".sh")
         path = f"launch/{one.target}" if is_script else f"{one.target.replace('.', '/')}.py"
         assert (ROOT / "tfagents_system" / path).is_file(), one.target

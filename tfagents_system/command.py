@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
+import operator
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from tfagents_system import __version__
 from tfagents_system.checks.rules import near_misses
@@ -28,80 +30,62 @@ class Command(NamedTuple):
     """A word after `sac`.
 
     Attributes:
+      group: Its heading in `sac --help`.
       target: The shell script of `launch/` that it becomes; its first file is a vars file, or a params file instead.
         Or the module of tfagents_system whose `main(arguments)` it calls.
-      summary: For both help texts; begins with a verb.
-      examples: Arguments of calls that work.
       first: Arguments before those that are given.
+      summary: For both help texts; begins with a verb.
+      examples: Whole lines.
     """
 
+    group: str
     name: str
     target: str
+    first: Sequence[str]
     summary: str
-    examples: tuple[str, ...]
-    first: tuple[str, ...] = ()
-
-    @property
-    def lines(self) -> list[str]:
-        """The examples as whole lines."""
-        return [f"sac {self.name} {arguments}".rstrip() for arguments in self.examples]
+    examples: Sequence[str]
 
 
-_VARS, _RUN, _CHECK = "reacher/vars.sh", "logs/reacher", ("--check",)
-_FILES, _RACE = (f"--params {name}/params.py --config {name}/config.json" for name in ("reacher", "my_race"))
-_SHOWN = f"import demos.npz --run {_RUN} --out demos", f"export {_RUN} --out reacher.npz", f"show {_RUN}"
-_RACES = f"record-reward {_RACE}", f"check-environment {_RACE} --out pictures", f"benchmark {_RACE}"
-_GROUPS: dict[str, tuple[Any, ...]] = {
-    "prepare": (
-        ("new", "launch.new_project", "create a folder with params, JSON and vars file",
-         ("reacher --env Reacher-v5", "my_race --example racing")),
-        ("check", "run_script.sh", "make all checks of a start, and start nothing", (_VARS,), _CHECK),
-        ("cpus", "run_script.sh", "measure how many workers a run needs", (_VARS,), _CHECK),
-    ),
-    "train": (
-        ("train", "run_script.sh", "train a run here, or resume it",
-         (_VARS, f"{_VARS} --name reacher_512 --set batch_size=512", "reacher/params.py")),
-        ("sweep", "tasks.sweep", "train seeds and settings here, a few at a time", (f"{_VARS} --seeds 0-4",)),
-        ("tune-params", "tasks.search", "search for good settings with Optuna",
-         (f"{_VARS} --space sac --trials 40", "--show-space sac")),
-        ("submit", "submit.sh", "submit a run, or an array of runs, to SLURM",
-         (f"{_VARS} --time 24:00:00 --dry-run", f"{_VARS} --array 0-9")),
-        ("join", "join_script.sh", "join workers of this machine to a run elsewhere",
-         (f"{_VARS} --to {_RUN}", f"{_VARS} --ssh me@node7 --to toolkit/{_RUN}")),
-    ),
-    "watch": (
-        ("status", "report.status", "show the state of runs", ("", f"{_RUN} --follow")),
-        ("plots", "report.plots", "draw the learning curves of runs anew", (_RUN,)),
-        ("compare", "report.compare", "compare runs: learning curves and a table", (f"{_RUN}_task_* --out seeds.png",)),
-        ("report", "report.page", "write a run's curves, settings and videos to one HTML file", (_RUN,)),
-        ("track", "report.tracking", "send metrics that a run could not send", (_RUN,)),
-    ),
-    "use": (
-        ("play", "run", "play a policy: returns and videos",
-         (f"{_RUN} --num-episodes 5 --checkpoint best", f"--policy exported/policy.npz {_FILES}")),
-        ("montage", "run", "show the first, the middle and the best checkpoint in one video", (_RUN,), ("--montage",)),
-        ("export", "playing.export", "export a policy as NumPy, TFLite or ONNX", (f"{_RUN} --format numpy tflite",)),
-        ("experience", "experience.command", "import, export or show experience", _SHOWN),
-        ("racing", "examples.racing.recorder", "record rewards, check and time racing environments", _RACES),
-    ),
-    "inspect": (
-        ("parameters", "settings.parameters_page", "show attributes of TrainParams with their defaults", ("rate", "")),
-        ("doctor", "launch.machine_checks", "show what is installed and renders here; CPUs, GPUs, SLURM", ("",)),
-    ),
-}  # fmt: skip
-COMMANDS = {row[0]: Command(*row) for rows in _GROUPS.values() for row in rows}
+_VARS, _RUN, _RACE = "reacher/vars.sh", "logs/reacher", "--params my_race/params.py --config my_race/config.json"
+_ROWS = (
+    ("prepare", "new", "launch.new_project", "create a folder with params, JSON and vars file",
+     "reacher --env Reacher-v5", "my_race --example racing"),
+    ("prepare", "check", "run_script.sh --check", "make all checks of a start, and start nothing", _VARS),
+    ("prepare", "cpus", "run_script.sh --check", "measure how many workers a run needs", _VARS),
+    ("train", "train", "run_script.sh", "train a run here, or resume it",
+     _VARS, "reacher/params.py", f"{_VARS} --name reacher_512 --set batch_size=512"),
+    ("train", "sweep", "tasks.sweep", "train seeds and settings here, a few at a time", f"{_VARS} --seeds 0-4"),
+    ("train", "tune-params", "tasks.search", "search for good settings with Optuna",
+     f"{_VARS} --space sac --trials 40", "--show-space sac"),
+    ("train", "submit", "submit.sh", "submit a run, or an array of runs, to SLURM",
+     f"{_VARS} --time 24:00:00 --dry-run", f"{_VARS} --array 0-9"),
+    ("train", "join", "join_script.sh", "join workers of this machine to a run elsewhere",
+     f"{_VARS} --to {_RUN}", f"{_VARS} --ssh me@node7 --to toolkit/{_RUN}"),
+    ("watch", "status", "report.status", "show the state of runs", "", f"{_RUN} --follow"),
+    ("watch", "plots", "report.plots", "draw the learning curves of runs anew", _RUN),
+    ("watch", "compare", "report.compare", "compare runs: learning curves and a table", f"{_RUN}_task_* --out it.png"),
+    ("watch", "report", "report.page", "write a run's curves, settings and videos to one HTML file", _RUN),
+    ("watch", "track", "report.tracking", "send metrics that a run could not send", _RUN),
+    ("use", "play", "run", "play a policy: returns and videos", f"{_RUN} --num-episodes 5 --checkpoint best"),
+    ("use", "montage", "run --montage", "show the first, the middle and the best checkpoint in one video", _RUN),
+    ("use", "export", "playing.export", "export a policy as NumPy, TFLite or ONNX", f"{_RUN} --format numpy tflite"),
+    ("use", "experience", "experience.command", "import, export or show experience",
+     f"import demos.npz --run {_RUN} --out demos", f"export {_RUN} --out reacher.npz", f"show {_RUN}"),
+    ("use", "racing", "examples.racing.recorder", "record rewards, check and time racing environments",
+     f"record-reward {_RACE}", f"check-environment {_RACE} --out pictures", f"benchmark {_RACE}"),
+    ("inspect", "parameters", "settings.parameters_page", "show attributes of TrainParams with their defaults", "rate"),
+    ("inspect", "doctor", "launch.machine_checks", "show what is installed and renders here; CPUs, GPUs, SLURM", ""),
+)  # fmt: skip
+COMMANDS = {
+    name: Command(group, name, target.split()[0], target.split()[1:], summary, [f"sac {name} {row}" for row in rows])
+    for group, name, target, summary, *rows in _ROWS
+}
 # What does the work of other programs' commands.
 _ELSEWHERE = {
     "sac play RUN": "eval evaluate enjoy render test video watch",
     "sac status": "info list logs ls ps runs show top",
     "sac train VARS.sh": "continue fit learn restart resume run start",
     "sac new": "create examples init make",
-    "sac plots RUN": "curves graph",
-    "sac submit VARS.sh": "sbatch slurm",
-    "sac sweep VARS.sh": "grid seeds",
-    "sac tune-params VARS.sh": "optimize optuna search",
-    "sac parameters": "config hyperparameters settings",
-    "sac export RUN": "onnx save tflite",
     "tensorboard --logdir logs": "tb tensorboard",
     "./run_benchmarks.sh": "bench benchmark benchmarks",
     "Ctrl-C in the run's terminal, or scancel for a job": "cancel end kill pause stop",
@@ -110,12 +94,11 @@ _ELSEWHERE = {
 
 def help_text() -> str:
     """What `sac --help` prints."""
-    width = max(map(len, COMMANDS))
-    text = "usage: sac COMMAND [ARGUMENT...]     (sac COMMAND --help says more)\n\n"
-    for group, rows in _GROUPS.items():
-        text += "\n".join([f"{group}:", *(f"  {row[0]:{width}}  {row[2]}" for row in rows), "\n"])
-    text += "VARS.sh assigns the SAC_ variables. Where a command takes one, `PARAMS.py --config JSON` does as well.\n"
-    return f"{text}Run directories are in logs/ of the current folder, or in SAC_LOGS_DIR."
+    text, width = "usage: sac COMMAND [ARGUMENT...]     (sac COMMAND --help says more)", max(map(len, COMMANDS))
+    for group, commands in itertools.groupby(COMMANDS.values(), operator.attrgetter("group")):
+        text += "\n".join([f"\n\n{group}:", *(f"  {command.name:{width}}  {command.summary}" for command in commands)])
+    text += "\n\nVARS.sh assigns the SAC_ variables. Where a command takes one, `PARAMS.py --config JSON` does as well."
+    return f"{text}\nRun directories are in logs/ of the current folder, or in SAC_LOGS_DIR."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,11 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not name:
             print(help_text(), file=sys.stderr)
             return EXIT_BAD_INPUT
-        likely = [known for known in COMMANDS if known.startswith(name) or name.startswith(known)]
-        likely += [known for _, known in near_misses([name], COMMANDS, similarity=0.6)]
-        meant = next((here for here, words in _ELSEWHERE.items() if name in words.split()), None)
-        meant = meant or "".join(f"sac {known}" for known in likely[:1])
-        raise UserError(f"sac {name} is no command: {f'use {meant}, or ' if meant else ''}see sac --help")
+        meant = [here for here, words in _ELSEWHERE.items() if name in words.split()]
+        meant += [f"sac {known}" for known in COMMANDS if known.startswith(name) or name.startswith(known)]
+        meant += [f"sac {known}" for _, known in near_misses([name], COMMANDS, similarity=0.6)]
+        raise UserError(f"sac {name} is no command: {f'use {meant[0]}, or ' if meant else ''}see sac --help")
     os.environ.setdefault(CALLED, shlex.join(["sac", name, *given]))
     os.environ[NAME_VARIABLE] = sys.argv[0] = f"sac {name}"
     if {"-h", "--help"} & set(given):
@@ -156,8 +138,8 @@ def _print_help(command: Command, given: Sequence[str]) -> int:
         return _call(command, given)
     finally:
         word = next((word for word in given if not word.startswith("-")), "")  # Of a subcommand.
-        lines = [line for line in command.lines if f" {word} " in line] or command.lines
-        print("\nexamples:", *(f"  {line}" for line in lines), sep="\n")
+        lines = [line for line in command.examples if f" {word} " in line] or command.examples
+        print("\nexamples:", *(f"  {line}".rstrip() for line in lines), sep="\n")
 
 
 def _call(command: Command, given: Sequence[str]) -> int:

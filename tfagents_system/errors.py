@@ -77,24 +77,12 @@ class OptionParser(argparse.ArgumentParser):
         return super().format_help().replace("positional arguments:", "arguments:")
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message.removeprefix('argument ')}: see {self.prog} --help")
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        options, further = self.parse_known_args(args, namespace)
-        if further:
-            raise UserError(*self.unknown(further))
-        return options
-
-    def unknown(self, words: Sequence[str]) -> list[str]:
-        """A finding on each option that the command does not have, with the one that is meant."""
-        options = re.findall(r"--[a-z-]+", self.format_help())
-        findings = []
-        for word in [word for word in words if word.startswith("-")] or words:
-            meant = "".join(
-                f", {name} is meant" for name in difflib.get_close_matches(word.split("=")[0], options, 1, 0.75)
-            )
-            findings.append(f"{word} is no option{meant}: leave it out, or see {self.prog} --help")
-        return findings
+        meant, (_, unknown, words) = "", message.partition("unrecognized arguments: ")
+        if unknown:
+            options = re.findall(r"--[a-z-]+", self.format_help())
+            near = [difflib.get_close_matches(word.split("=")[0], options, 1, 0.75) for word in words.split()]
+            meant = "".join(f", {name} is meant" for names in near for name in names)
+        raise UserError(f"{message.removeprefix('argument ')}{meant}: see {self.prog} --help")
 
     def add_settings(self, names: Iterable[str] = SHORT_OPTIONS) -> None:
         """Adds --set, and options that stand for it, as `assignments`: texts NAME=VALUE."""

@@ -1,10 +1,5 @@
 """Plays a saved policy: returns, lengths, and a video of each episode.
 
-    python tfagents_system/run.py --exp-dir logs/minitaur --num-episodes 5 --checkpoint best --seed 108
-    python tfagents_system/run.py --exp-dir logs/minitaur --montage
-    python tfagents_system/run.py --replay-actions logs/minitaur/episodes/return_8.7_[...].npz
-    python tfagents_system/run.py --policy exported/policy.npz --params my_params.py --config my.json
-
 Needs TensorFlow and the environment, but no Reverb, and writes nothing but the videos.
 """
 
@@ -35,8 +30,9 @@ from tfagents_system.errors import (
 from tfagents_system.playing.play import REPLAY, play, play_montage, replay, summary
 from tfagents_system.playing.saved_run import (
     CHECKPOINT,
+    CONFIG,
+    PARAMS,
     RUN,
-    add_run_options,
     checkpoint_in_words,
     find_checkpoint,
     find_path,
@@ -116,7 +112,8 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[st
     parser = OptionParser()
     parser.add_argument("exp_dir", nargs="?", metavar=RUN, default=argparse.SUPPRESS, help="run directory")
     parser.add_argument("--exp-dir", metavar=RUN, help="the same, as an option")
-    add_run_options(parser)
+    parser.add_argument("--params", metavar="PARAMS.py", help=PARAMS)
+    parser.add_argument("--config", metavar="JSON", help=CONFIG)
     parser.add_argument("--num-episodes", default=1, metavar="N", help="episodes to play (default: 1)")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--checkpoint", metavar="NAME", help=CHECKPOINT)
@@ -126,8 +123,7 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[st
     parser.add_argument("--seed", default=0, metavar="N", help="seed of the environment (default: 0)")
     parser.add_argument("--no-video", action="store_true", help="write no video")
     parser.add_argument("--out", metavar="FOLDER", help="folder of videos (default: videos/ of the run, or here)")
-    flags, further = parser.parse_known_args(arguments)
-    findings = parser.unknown(further)
+    flags, findings = parser.parse_args(arguments), list[str]()
     for name, low in (("num_episodes", 1), ("seed", 0)):
         text = str(getattr(flags, name))
         if not text.isdecimal() or int(text) < low:

@@ -161,7 +161,7 @@ def _commands() -> str:
         options = text.replace(f"sac {name}", "sac")
         same = shown.setdefault(options, name)
         body = f"```text\n{text}\n```" if same == name else f"Its options are those of [sac {same}](#sac-{same})."
-        examples = "\n".join(one.lines)
+        examples = "\n".join(map(str.rstrip, one.examples))
         sentence = f"{one.summary[0].upper()}{one.summary[1:]}."
         texts.append(f"## sac {name}\n\n{sentence}\n\n```bash\n{examples}\n```\n\n{body}\n")
     return "\n".join(texts)

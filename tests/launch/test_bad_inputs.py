@@ -199,6 +199,7 @@ BAD: dict[str, Bad] = {
     "no horizon": config('{"gravity": 9.81}', 'has no "horizon"', "add it"),
     "misspelt horizon": config('{"horzion": 20}', '"horzion" in SAC_CONFIG is not known: "horizon" is meant'),
     "horizon 0": config('{"horizon": 0}', '"horizon" in SAC_CONFIG must be an integer of at least 1, found 0'),
+    "horizon 2e1": config('{"horizon": 2e1}', "must be an integer of at least 1, found 20.0: write 20"),
     "horizon in quotes": config('{"horizon": "20"}', "found '20': write 20 without quotes"),
     # Curriculum.
     "curriculum is a list": curriculum([1], '"curriculum" must be an object of parameters, found [1]', "remove it"),

@@ -72,9 +72,11 @@ def broken(rule: Rule, where: str, value: Any) -> list[str]:
         return []
     details = rule.details(where, value) if rule.details is not None else []
     meant = "".join(f": {name!r} is meant" for _, name in near_misses([value], rule.names, SIMILARITY_OF_KEYS))
-    with contextlib.suppress(ValueError, TypeError, RecursionError):
+    with contextlib.suppress(ValueError, TypeError, OverflowError, RecursionError):
         if isinstance(value, str) and is_number(number := json.loads(value)) and is_kept(rule, number):
             meant = f": write {value} without quotes"
+        elif (number := float(value)).is_integer() and is_kept(rule, int(number)):  # 1e6, where an integer is due.
+            meant = f": write {int(number)}"
     return details or [f"{where} must be {rule.words}, found {shown(value)}{meant}"]
 
 
@@ -266,9 +268,11 @@ def near_misses(names: Iterable[str], known: Iterable[str], similarity: float = 
     for name in names:
         if not isinstance(name, str) or name in known or name.startswith("_"):
             continue
-        match = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=similarity)
-        if match and not _extends(name, plain[match[0]]):
-            pairs.append((name, plain[match[0]]))
+        near = [plain[match] for match in difflib.get_close_matches(_plain(name), plain, n=3, cutoff=similarity)]
+        # NUM_WORKERS resembles MAX_WORKERS more than NUM_COLLECT_WORKERS, which has all its words.
+        best = min(near, key=lambda right: not set(name.split("_")) <= set(right.split("_")), default=None)
+        if best is not None and not _extends(name, best):
+            pairs.append((name, best))
     return pairs
 
 

@@ -1,8 +1,5 @@
 """Joins workers of this machine to a run, on another machine or this one, through its gateway.
 
-    sac join VARS.sh --to RUN [--ssh USER@HOST] [OPTION]...
-    sac join VARS.sh --server HOST:PORT --credentials DIR [OPTION]...
-
 All findings come together, before anything starts. Exit codes: 0 the run is finished, 1 it or all workers here failed,
 2 bad input, 75 this command or the run was stopped.
 """

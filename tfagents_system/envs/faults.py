@@ -122,7 +122,7 @@ def line_of_trace(trace: str, through: str) -> str:
 
 def _is_own(filename: str) -> bool:
     """Of the toolkit, its examples aside; or of Python's import machinery."""
-    is_example = filename.startswith(os.path.join(_OWN_DIR, "examples", "")) or filename.endswith("_params.py")
+    is_example = filename.startswith((os.path.join(_OWN_DIR, "examples", ""), os.path.join(_OWN_DIR, "minitaur_")))
     return (filename.startswith(_OWN_DIR) and not is_example) or filename.startswith("<frozen ")
 
 

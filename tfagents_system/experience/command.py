@@ -1,12 +1,4 @@
-"""Imports, exports and shows experience.
-
-    sac experience import demos.npz --params my_params.py --config my.json --out demos
-    sac experience import minari:mujoco/hopper/expert-v0 --exp-dir logs/hopper --out expert
-    sac experience export logs/hopper --out hopper.npz
-    sac experience show logs/hopper
-
-`--from FOLDER --take replay` begins a run with what was imported, or with another run's experience.
-"""
+"""Imports, exports and shows experience: `sac experience`."""
 
 from __future__ import annotations
 

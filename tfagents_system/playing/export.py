@@ -1,7 +1,5 @@
 """Exports a policy: files that play it without this package, one of them without TensorFlow.
 
-    sac export logs/minitaur --checkpoint best --format numpy --out exported
-
 Writes policy.npz with numpy_policy.py, policy.tflite or policy.onnx: the greedy policy in the environment's own units.
 Each file is compared with the checkpoint before it gets its name.
 """
@@ -18,8 +16,9 @@ from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, OptionParser
 from tfagents_system.playing.saved_run import (
     CHECKPOINT,
+    CONFIG,
+    PARAMS,
     RUN,
-    add_run_options,
     checkpoint_in_words,
     find_checkpoint,
     find_path,
@@ -66,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = OptionParser(description="The policy is greedy, in the environment's own units.")
     parser.add_argument("run", metavar="RUN", help="run directory")
-    add_run_options(parser)
+    parser.add_argument("--params", metavar="PARAMS.py", help=PARAMS)
+    parser.add_argument("--config", metavar="JSON", help=CONFIG)
     parser.add_argument("--checkpoint", metavar="NAME", help=CHECKPOINT)
     formats = ("numpy", "tflite", "onnx")
     parser.add_argument("--format", nargs="+", choices=formats, default=["numpy"], help="one or more (default: numpy)")

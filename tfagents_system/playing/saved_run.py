@@ -5,7 +5,6 @@ This module imports neither TensorFlow nor Reverb.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,12 +28,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 RUN = "RUN"
 CHECKPOINT = "name in policies/checkpoints, latest or best (default: best)"
-
-
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --params and --config: other files than a run's own."""
-    parser.add_argument("--params", metavar="PARAMS.py", help="file with TrainParams (default: the run's copy)")
-    parser.add_argument("--config", metavar="JSON", help="JSON of the environment (default: the run's copy)")
+PARAMS, CONFIG = (f"{file} (default: the run's copy)" for file in ("file with TrainParams", "JSON of the environment"))
 
 
 def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:

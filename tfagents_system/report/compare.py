@@ -1,6 +1,4 @@
-"""Compares runs: learning curves with interquartile means and bootstrap intervals, and a table.
-
-    sac compare logs/exp_task_* [--group NAME=PATTERN]... [--out compare.png]
+"""Compares runs: learning curves with interquartile means and bootstrap intervals, and a table: `sac compare`.
 
 Runs that differ in nothing but the seed are one group. Statistics are those of Agarwal et al. (arXiv 2108.13264): the
 mean of the middle half of the runs, and the interval that contains it with 95 % probability when runs are drawn with

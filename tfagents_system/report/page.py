@@ -1,6 +1,4 @@
-"""report.html: a run as one file for a browser.
-
-    sac report logs/pendulum [--out report.html]
+"""report.html: a run as one file for a browser, made by `sac report`.
 
 Only reads files, also of a run that is under way. The file needs no network; it holds no variable in which people put
 keys or paths (`SAC_JOB_PRELUDE` and its like), but it does hold all settings of the environment.

@@ -1,8 +1,5 @@
 """Searches for good settings: trials proposed by Optuna, each a run like all others, hopeless ones ended early.
 
-    sac tune-params VARS.sh --space sac|FILE [--trials 40] [--parallel 2] [--set NAME=VALUE]...
-                            [--slurm [SBATCH_OPTION]...]
-
 The search is in <name>_tasks beside its runs <name>_task_<trial>. The same command goes on with what is unfinished,
 also after everything was killed. Several of them, on one machine or many, share a search. With --slurm a job array
 takes the trials. Exit codes are those of a sweep.
@@ -116,7 +113,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if not args.show_space and (args.vars_file is None or args.space is None):
         parser.error("VARS.sh and --space are needed")
     if further and not args.slurm:
-        raise UserError(*parser.unknown(further))
+        parser.error(f"unrecognized arguments: {' '.join(further)}")
     if wrong := [word for word in further if re.match(r"-[aN]|--(array|nodes|study|from|take)(=|$)", word)]:
         parser.error(f"{' '.join(wrong)}: --slurm submits an array of workers, each on one node: leave it out")
     if not (1 <= args.trials <= 10_000 and args.parallel >= 1):

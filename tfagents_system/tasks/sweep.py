@@ -1,7 +1,5 @@
 """Trains the tasks of a grid on this machine, a few at a time: what a job array does on a cluster.
 
-    sac sweep VARS.sh [--seeds 0-4] [--grid FILE] [--parallel 2] [--set NAME=VALUE]...
-
 Each task has the run directory <name>_task_<id>, and checks itself when it begins. The same command continues what is
 unfinished. Exit codes: 0 all are done, 1 some have failed, 2 bad input: nothing was started, 75 stopped and saved.
 """

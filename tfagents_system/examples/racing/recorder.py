@@ -1,9 +1,5 @@
 """Records a reward's trajectory, checks an environment, measures it: `sac racing`.
 
-    sac racing record-reward --params my_params.py --config my.json --out reward.npz
-    sac racing check-environment --params my_params.py --config my.json --out check
-    sac racing benchmark --params my_params.py --config my.json
-
 For any environment whose info has `position`; docs/how_to/racing.md says more.
 """
 
