@@ -154,7 +154,7 @@ def test_videos_go_to_the_run_directory_and_nothing_else_does(capsys: Any, saved
 def test_checkpoints_are_found_by_name_and_what_is_no_checkpoint_is_none(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     for name in (None, "latest", "best", "policy_checkpoint_0000000010"):
-        with pytest.raises(UserError, match="has no policy yet: wait for the run's first checkpoint"):
+        with pytest.raises(UserError, match="has no policy: give the directory of a run"):
             run.find_checkpoint(paths, name)
     names = [f"policy_checkpoint_{step:010d}" for step in (10, 20)]
     for name in (*names, names[1] + ".bak", names[1] + "_old", "policy_checkpoint_30"):

@@ -99,7 +99,7 @@ def test_a_missing_module_is_told_with_how_this_python_gets_it(monkeypatch: pyte
         importlib.import_module("no_such_package.part")
     lock = Path(faults.__file__).parents[2] / "requirements.lock"  # Without it envpool raises typing-extensions.
     assert f"; `{sys.executable} -m pip install -c {lock} no_such_package` installs it" in describe_error(error.value)
-    monkeypatch.setattr(faults, "find_spec", lambda name: None)  # As in an environment that uv has made.
+    monkeypatch.setattr(faults.PathFinder, "find_spec", lambda *_: None)  # As in an environment that uv has made.
     assert f"; `uv pip install --python {sys.executable} no_such_package` installs" in describe_error(error.value)
     with pytest.raises(ModuleNotFoundError) as error:
         importlib.import_module("json.no_such_part")

@@ -148,12 +148,14 @@ BAD: dict[str, Bad] = {
     "replay directory below a file": variable("SAC_REPLAY_DIR", "params.py/run", "be a folder", "set SAC_REPLAY_DIR"),
     "too long a name": variable("SAC_EXP_DIR", "x" * 300, "more than 255 bytes", "shorten SAC_EXP_NAME"),
     # The params file.
-    "syntax": params("def broken(:", "cannot be imported: SyntaxError", "(line 32)", "correct it"),
-    "tabs and spaces": params("if True:\n\tx = 1\n        y = 2", "cannot be imported: SyntaxError", "line 34"),
+    "syntax": params("def broken(:", "cannot be imported, correct it: SyntaxError", "(line 32)"),
+    "tabs and spaces": params(
+        "if True:\n\tx = 1\n        y = 2", "cannot be imported, correct it: SyntaxError", "line 34"
+    ),
     "zero bytes": params("x = '\x00'", "cannot be imported", "null bytes"),
     "missing module": params("import no_such_module", "No module named 'no_such_module' (params.py, line 32)"),
-    "exception": params("1 / 0", "ZeroDivisionError: division by zero (params.py, line 32)", "correct it"),
-    "exit": params("raise SystemExit(3)", "cannot be imported: SystemExit: 3 (params.py, line 32)"),
+    "exception": params("1 / 0", "correct it: ZeroDivisionError: division by zero (params.py, line 32)"),
+    "exit": params("raise SystemExit(3)", "cannot be imported, correct it: SystemExit: 3 (params.py, line 32)"),
     "no class": params("Params = TrainParams; del TrainParams", "has no `class TrainParams(", "rename Params"),
     "nothing at all": Bad(("has no `class TrainParams(TrainParamsBase)`: derive one",), params=""),
     "wrong base class": params("class TrainParams: pass", "has no `cl", "found TrainParams = <cl", "derive one"),
@@ -399,10 +401,11 @@ def test_all_that_is_wrong_with_settings_is_told_at_once(tmp_path: Path) -> None
         "NAME=VALUE",
         "SAC_TRAIN_CPU is",
         "_mine must be a public attribute",
+        "--set: batch_sizes is not known: batch_size is meant",
         "config.horizn is not",
         '"horizon" in SAC_CONFIG must',
     ]
-    told += ["env_ctor is a method", "num_iter must be a number", "no attribute batch_sizes", "discount must be"]
+    told += ["env_ctor is a method", "num_iter must be a number", "discount must be"]
     errors = preparation.findings.errors
     assert len(errors) == len(told) and all(part in error for part, error in zip(told, errors, strict=True)), errors
 

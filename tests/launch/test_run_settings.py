@@ -155,7 +155,7 @@ def test_a_misspelt_name_is_told_with_the_one_that_is_meant(environ: dict[str, s
     settings = settle(environ, "batchsize=3", "config.horizn=3", "mine=2")
     *unknown, finding = settings.findings
     assert unknown == [
-        "batchsize is not known, batch_size is meant", "config.horizn is not known, config.horizon is meant",
+        "--set: batchsize is not known: batch_size is meant", "config.horizn is not known, config.horizon is meant",
     ]  # fmt: skip
     assert finding.startswith("mine=2 is not what this run began with (n_step=512), and a run stays")
     assert settings.overrides.settings() == {"n_step": 512}, "so that nobody tells them again"

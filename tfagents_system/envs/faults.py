@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import traceback
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 # Set by `--check`, to 1, or to `COPY:FOLDER` of the user's files; an environment's own process inherits it.
@@ -93,14 +93,18 @@ def describe_error(error: BaseException) -> str:
     package = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and package and package not in sys.modules:
         # Beside the trainer's packages: newer ones of what they share would break TensorFlow.
-        lock = f"-c {_LOCK} " if find_spec("tf_agents") and os.path.exists(_LOCK) else ""
+        lock = f"-c {_LOCK} " if PathFinder.find_spec("tf_agents") and os.path.exists(_LOCK) else ""
         described += f"; `{pip_install()} {lock}{package}` installs it, or correct the name"
     return described
 
 
 def pip_install() -> str:
     """The command that installs packages into this Python."""
-    return f"{sys.executable} -m pip install" if find_spec("pip") else f"uv pip install --python {sys.executable}"
+    return (
+        f"{sys.executable} -m pip install"
+        if PathFinder.find_spec("pip")
+        else f"uv pip install --python {sys.executable}"
+    )
 
 
 def line_of_trace(trace: str, through: str) -> str:

@@ -56,7 +56,7 @@ from tfagents_system.settings.variables import AGENT, TAKES, VARIABLES, RunVaria
 
 _FINISHED = "finished"
 _NEVER_KEPT = ("exp_dir", "logs_dir", "password_file", "credentials_dir")
-_NOT_FOUND = ("ModuleNotFound", "ImportError", "FileNotFound")
+_NOT_FOUND = ("ModuleNotFound", "FileNotFound")
 _NAMED_FILES = ("params", "config", "expert_policy", "env_python", "credentials_dir", "password_file")
 
 

@@ -84,7 +84,8 @@ def find_checkpoint(paths: RunPaths, name: str | None = None) -> Path:
     """
     names, best = checkpoint_names(paths), best_checkpoint(paths)
     if not names:
-        raise UserError(f"{paths.exp_dir} has no policy yet: wait for the run's first checkpoint")
+        remedy = "wait for the run's first checkpoint" if paths.run_json.exists() else "give the directory of a run"
+        raise UserError(f"{paths.exp_dir} has no policy: {remedy}")
     there_are = f"there are {', '.join(names)}"
     if name == "best" and best is None:
         raise UserError(

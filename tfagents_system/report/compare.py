@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tfagents_system.checks.findings import counted
+from tfagents_system.checks.rules import is_meant
 from tfagents_system.errors import EXIT_DONE, OptionParser, UserError
 from tfagents_system.machine.files import replacing
 from tfagents_system.report.long_work import LongWork, followed
@@ -124,8 +125,9 @@ def run_of(model: RunModel, metric: str = RETURN) -> Run:
         raise UserError(f"{path} {fault}, although the run is done: restore it, or leave this run out")
     steps, values = model.series(metric)
     if has_results and not steps:
-        known = ", ".join(sorted({name for row in model.rows for name, value in row.items() if value is not None}))
-        raise UserError(f"{path} has no {metric}: leave it out, or compare what it has ({known})")
+        known = sorted({name for row in model.rows for name, value in row.items() if value is not None})
+        meant = is_meant(metric, known) or f" ({', '.join(known)})"
+        raise UserError(f"{path} has no {metric}: leave it out, or compare what it has{meant}")
     settings = {name: value for name, value in model.overrides.items() if name not in _ALIKE}
     experiment = re.sub(_OUR_SUFFIX, "", model.name) or model.name
     return Run(model.folder, experiment, settings, model.state, *_ordered(steps, values), source, model.best(metric))

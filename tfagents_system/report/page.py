@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         findings.append(f"{args.run} has no run.json and no metrics.csv: give the directory of a run")
     if output.suffix.lower() not in (".html", ".htm"):
         findings.append(f"--out must be an .html file, found {output}")
-    if not output.absolute().parent.is_dir():
+    if args.out and not output.absolute().parent.is_dir():
         findings.append(f"--out: there is no directory {output.absolute().parent}: make it first")
     if findings:
         raise UserError(*findings)

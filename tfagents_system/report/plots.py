@@ -41,7 +41,9 @@ def draw_learning_curve(model: RunModel) -> Path:
     from matplotlib.figure import Figure
 
     if not model.rows:
-        raise ValueError(f"{model.paths.metrics_csv} has no rows: there is nothing to draw yet")
+        raise ValueError(
+            f"{model.paths.metrics_csv} has no rows: give the directory of a run, or wait for its first iteration"
+        )
     curriculum = {name: name.replace("/", ": ") for name in model.rows[0] if name.startswith("curriculum/")}
     panels = {name: title for name, title in {**_PANELS, **curriculum}.items() if model.series(name)[0]}
     small_rows = math.ceil(len(panels) / _PANELS_IN_A_ROW)

@@ -79,13 +79,17 @@ def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParam
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"SAC_PARAMS={origin} cannot be imported: {_where(error, origin)}: correct it") from error
+        raise UserError(f"SAC_PARAMS={origin} cannot be imported, correct it: {_where(error, origin)}") from error
     params_class = getattr(module, "TrainParams", None)
     if not (isinstance(params_class, type) and issubclass(params_class, TrainParamsBase)):
         ours = vars(module).items()
         others = [name for name, kind in ours if isinstance(kind, type) and TrainParamsBase in kind.__mro__[1:]]
         found = "" if params_class is None else f", found TrainParams = {shown(params_class)}"
-        hint = f"rename {others[0]}" if others else "derive one from train_params_base.TrainParamsBase"
+        hint = (
+            f"rename {others[0]}"
+            if others
+            else "derive one (from tfagents_system.train_params_base import TrainParamsBase)"
+        )
         raise UserError(f"SAC_PARAMS={origin} has no `class TrainParams(TrainParamsBase)`{found}: {hint}")
     if "env_ctor" in getattr(params_class, "__abstractmethods__", ()):
         own = [name for cls in params_class.__mro__ if cls not in TrainParamsBase.__mro__ for name in vars(cls)]

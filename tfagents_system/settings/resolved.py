@@ -193,6 +193,8 @@ class Overrides:
             raise ValueError("compute_config follows from the variables: override those, as in SAC_TRAIN_CPUS=2")
         if first == "env_config" or first.startswith("_") or not first.isidentifier():
             raise ValueError(f"{name} must be a public attribute of TrainParams, config.KEY or SAC_NAME")
+        for _, right in near_misses([first], described_by(TrainParamsBase)):  # Params may not have it either.
+            raise ValueError(f"{name} is not known: {right} is meant")
         return self.params, (), path, value
 
 
