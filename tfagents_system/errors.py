@@ -84,6 +84,11 @@ class OptionParser(argparse.ArgumentParser):
             meant = "".join(f", {name} is meant" for names in near for name in names)
         raise UserError(f"{message.removeprefix('argument ')}{meant}: see {self.prog} --help")
 
+    def add_count(self, name: str, words: str, default: int | None = None) -> None:
+        """Adds an option whose value is an integer of at least 1."""
+        words = words if default is None else f"{words} (default: {default})"
+        self.add_argument(name, type=_count, default=default, metavar="N", help=words)
+
     def add_settings(self, names: Iterable[str] = SHORT_OPTIONS) -> None:
         """Adds --set, and options that stand for it, as `assignments`: texts NAME=VALUE."""
         words: dict[str, Any] = {"action": "append", "default": [], "dest": "assignments"}
@@ -100,6 +105,12 @@ class OptionParser(argparse.ArgumentParser):
             name, *value = word.split("=", 1)
             words.append("=".join([name.replace("_", "-") if name.startswith("--") else name, *value]))
         return super().parse_known_args(words, namespace)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, found {text}")
+    return int(text)
 
 
 def called_as(otherwise: str) -> str:

@@ -29,10 +29,6 @@ from tfagents_system.errors import (
 )
 from tfagents_system.playing.play import REPLAY, play, play_montage, replay, summary
 from tfagents_system.playing.saved_run import (
-    CHECKPOINT,
-    CONFIG,
-    PARAMS,
-    RUN,
     checkpoint_in_words,
     find_checkpoint,
     find_path,
@@ -83,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run_paths(flags: argparse.Namespace) -> RunPaths | None:
     """The run directory; that of a recorded episode where none is given."""
     if flags.exp_dir is not None:
-        return RunPaths(find_path(flags.exp_dir, RUN, Path.is_dir))
+        return RunPaths(find_path(flags.exp_dir, "RUN", Path.is_dir))
     if flags.replay_actions is None or flags.params is not None:
         return None
     paths = RunPaths(find_path(flags.replay_actions, REPLAY, Path.is_file).parent.parent)
@@ -110,13 +106,15 @@ def _video_dir(flags: argparse.Namespace, paths: RunPaths | None) -> Path:
 def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """The options, and all that is wrong with them."""
     parser = OptionParser()
-    parser.add_argument("exp_dir", nargs="?", metavar=RUN, default=argparse.SUPPRESS, help="run directory")
-    parser.add_argument("--exp-dir", metavar=RUN, help="the same, as an option")
-    parser.add_argument("--params", metavar="PARAMS.py", help=PARAMS)
-    parser.add_argument("--config", metavar="JSON", help=CONFIG)
+    parser.add_argument("exp_dir", nargs="?", metavar="RUN", default=argparse.SUPPRESS, help="run directory")
+    parser.add_argument("--exp-dir", metavar="RUN", help="the same, as an option")
+    parser.add_argument("--params", metavar="PARAMS.py", help="file with TrainParams (default: the run's copy)")
+    parser.add_argument("--config", metavar="JSON", help="JSON of the environment (default: the run's copy)")
     parser.add_argument("--num-episodes", default=1, metavar="N", help="episodes to play (default: 1)")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--checkpoint", metavar="NAME", help=CHECKPOINT)
+    which.add_argument(
+        "--checkpoint", metavar="NAME", help="name in policies/checkpoints, latest or best (default: best)"
+    )
     which.add_argument("--policy", metavar="PATH", help="another policy: a SavedModel, or what sac export has written")
     which.add_argument("--montage", action="store_true", help="show first, middle and best checkpoint in one video")
     which.add_argument("--replay-actions", metavar="FILE", help="repeat a recorded episode, one of episodes/*.npz")

@@ -704,7 +704,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--vars-file", type=Path, default=None, help=argparse.SUPPRESS)
     add("--to", type=Path, metavar="RUN", help="run directory, where it can be seen from here; waits for its start")
     add("--ssh", metavar="USER@HOST", help="log in there: --to is a directory of that machine")
-    add("--workers", type=int, metavar="N", help="number of workers (default: as many as this machine has CPUs for)")
+    parser.add_count("--workers", "number of workers (default: as many as this machine has CPUs for)")
     add("--check", action="store_true", help="make all checks and report them; start nothing")
     parser.add_settings([])
     # These win over the variables that they stand for.
@@ -716,8 +716,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--credentials", dest="SAC_CREDENTIALS_DIR", **path, help="folder with the run's certificate and key")
     add("--password-file", dest="SAC_PASSWORD_FILE", **path, help="file with the run's password")
     flags = parser.parse_args(arguments)
-    if flags.workers is not None and flags.workers < 1:
-        parser.error(f"--workers must be at least 1, found {flags.workers}")
     if flags.ssh is not None and (flags.to is None or flags.SAC_SERVER or flags.SAC_CREDENTIALS_DIR):
         raise UserError(
             "--ssh needs --to with the run directory on that machine, which says the rest: leave out --server and "

@@ -21,15 +21,7 @@ from pathlib import Path
 from tfagents_system.checks.findings import ERROR, FACT, Findings, counted
 from tfagents_system.checks.rules import is_meant
 from tfagents_system.envs.faults import SHOW_TRACES
-from tfagents_system.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_DONE,
-    OptionParser,
-    UserError,
-    called_as,
-    exit_with,
-    in_callers_terms,
-)
+from tfagents_system.errors import EXIT_BAD_INPUT, EXIT_DONE, OptionParser, UserError, exit_with, in_callers_terms
 from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
 from tfagents_system.launch.forks import RoleStarter
@@ -226,8 +218,7 @@ class Preparation:
         state = self._state_of_run(paths)
         self.findings.fact("run directory", f"{paths.exp_dir}: {state}")
         held = run_directory.settings_of_run(paths) if state == _FINISHED else self.overrides.settings()
-        idle = {name: value for name, value in self.overrides.settings().items() if held.get(name) != value}
-        if idle:
+        if idle := {name: value for name, value in self.overrides.settings().items() if held.get(name) != value}:
             ways = f"--set {what_goes_on(run_directory.why_early(paths))}, or choose another SAC_EXP_NAME"
             self.findings.error("run directory", f"{in_words(idle)} changes nothing, this run is finished: add {ways}")
         if not (starts or self._is_for_job) and (owner := owner_of_run(paths)) is not None:
@@ -476,7 +467,7 @@ def check(environ: Mapping[str, str], vars_file: Path | None, settings: RunSetti
 
 def main(*, starts: bool = False) -> int:
     """The program; returns its exit code. `starts`: the run is supervised once it is prepared."""
-    parser = OptionParser(prog=called_as("./run_script.sh"))
+    parser = OptionParser(prog="sac train")
     parser.add_argument("--vars-file", type=Path, default=None, help="the sourced vars file, for messages and paths")
     parser.add_argument("--check", action="store_true", help="only check, and report all that was looked at")
     parser.add_settings()

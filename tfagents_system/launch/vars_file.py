@@ -43,15 +43,14 @@ def read_vars_file(path: Path, environ: Mapping[str, str] = os.environ) -> dict[
             f"vars file {path} was written by an editor of Windows, with carriage returns or a byte order mark: "
             f"sed -i 's/^\\xef\\xbb\\xbf//; s/\\r$//' '{path}' removes them"
         )
-    environ_of_bash = {**environ, "LC_ALL": "C"}
-    syntax = subprocess.run(["bash", "-n", path], env=environ_of_bash, capture_output=True, text=True, check=False)
+    command = ["env", "LC_ALL=C", "bash", "-n", str(path)]
+    syntax = subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=False)
     if syntax.returncode:
         raise UserError(f"vars file {syntax.stderr.splitlines()[0]}: correct this line, or one above it")
     command = ["bash", "-c", _SCRIPT, "vars", str(path.resolve())]
     done = subprocess.run(command, stdout=subprocess.PIPE, env=dict(environ), check=False)
     if done.returncode or not done.stdout:  # No output: it has called `exit`.
-        why = "see above (calls of exit say nothing, and = has no spaces around it)"
-        raise UserError(f"vars file {path} fails: {why}, and correct it")
+        raise UserError(f"vars file {path} fails: see above (exit says nothing, = has no spaces), and correct it")
     entries = done.stdout.decode(errors="surrogateescape").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 

@@ -22,7 +22,7 @@ tfagents_pwd=$PWD
 # shellcheck disable=SC2034
 tfagents_virtual_env=${VIRTUAL_ENV:-} tfagents_conda_prefix=${CONDA_PREFIX:-} # In a container: the image's own.
 trap 'tfagents_line=$LINENO' ERR
-trap 'trap - EXIT; fail "vars file $tfagents_vars fails${tfagents_line:+ (line $tfagents_line)}: see above (calls of exit say nothing, and = has no spaces around it), and correct it"' EXIT
+trap 'trap - EXIT; fail "vars file $tfagents_vars fails${tfagents_line:+ (line $tfagents_line)}: see above (exit says nothing, = has no spaces), and correct it"' EXIT
 set -a +u
 # shellcheck source=/dev/null
 source "$tfagents_vars"

@@ -15,10 +15,6 @@ from pathlib import Path
 from tfagents_system.envs.curriculum import EvaluatedTask
 from tfagents_system.errors import EXIT_DONE, EXIT_FAILED, OptionParser
 from tfagents_system.playing.saved_run import (
-    CHECKPOINT,
-    CONFIG,
-    PARAMS,
-    RUN,
     checkpoint_in_words,
     find_checkpoint,
     find_path,
@@ -32,7 +28,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     flags = _parse(arguments)
-    paths = RunPaths(find_path(flags.run, RUN, Path.is_dir))
+    paths = RunPaths(find_path(flags.run, "RUN", Path.is_dir))
     checkpoint = find_checkpoint(paths, flags.checkpoint)
     folder = paths.exported if flags.out is None else output_folder(flags.out, "--out")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -65,9 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = OptionParser(description="The policy is greedy, in the environment's own units.")
     parser.add_argument("run", metavar="RUN", help="run directory")
-    parser.add_argument("--params", metavar="PARAMS.py", help=PARAMS)
-    parser.add_argument("--config", metavar="JSON", help=CONFIG)
-    parser.add_argument("--checkpoint", metavar="NAME", help=CHECKPOINT)
+    parser.add_argument("--params", metavar="PARAMS.py", help="file with TrainParams (default: the run's copy)")
+    parser.add_argument("--config", metavar="JSON", help="JSON of the environment (default: the run's copy)")
+    words = "name in policies/checkpoints, latest or best (default: best)"
+    parser.add_argument("--checkpoint", metavar="NAME", help=words)
     formats = ("numpy", "tflite", "onnx")
     parser.add_argument("--format", nargs="+", choices=formats, default=["numpy"], help="one or more (default: numpy)")
     parser.add_argument("--out", metavar="FOLDER", help="folder to write to (default: exported/ in the run directory)")

@@ -26,11 +26,6 @@ from tfagents_system.train_params_base import TrainParamsBase
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-RUN = "RUN"
-CHECKPOINT = "name in policies/checkpoints, latest or best (default: best)"
-PARAMS, CONFIG = (f"{file} (default: the run's copy)" for file in ("file with TrainParams", "JSON of the environment"))
-
-
 def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
     """A path as given, or relative to the repository.
 
@@ -42,7 +37,7 @@ def find_path(text: str, flag: str, exists: Callable[[Path], bool]) -> Path:
     """
     if not text:
         raise UserError(f"{flag} is empty: give a path, or leave it out")
-    name = text if flag == RUN else f"{flag}={text}"
+    name = text if flag == "RUN" else f"{flag}={text}"
     candidates = [Path(text).expanduser().absolute(), _ROOT / text]
     for candidate in candidates:
         if exists(candidate):

@@ -85,11 +85,7 @@ def load_params_class(path: Path, origin: Path | None = None) -> type[TrainParam
         ours = vars(module).items()
         others = [name for name, kind in ours if isinstance(kind, type) and TrainParamsBase in kind.__mro__[1:]]
         found = "" if params_class is None else f", found TrainParams = {shown(params_class)}"
-        hint = (
-            f"rename {others[0]}"
-            if others
-            else "derive one (from tfagents_system.train_params_base import TrainParamsBase)"
-        )
+        hint = f"rename {others[0]}" if others else "derive one from tfagents_system.train_params_base.TrainParamsBase"
         raise UserError(f"SAC_PARAMS={origin} has no `class TrainParams(TrainParamsBase)`{found}: {hint}")
     if "env_ctor" in getattr(params_class, "__abstractmethods__", ()):
         own = [name for cls in params_class.__mro__ if cls not in TrainParamsBase.__mro__ for name in vars(cls)]

@@ -99,10 +99,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("vars_file", nargs="?", type=Path, metavar="VARS.sh", help="assigns the SAC_ variables")
     parser.add_argument("--space", metavar="FILE", help=f"JSON of what is tried, or a name: {names}")
     parser.add_argument("--show-space", choices=SPACES, metavar="NAME", help="print a space as JSON, to edit, and end")
-    parser.add_argument("--trials", type=int, default=40, metavar="N", help="runs altogether (default: 40)")
+    parser.add_count("--trials", "runs altogether", 40)
     pruners = ("median", "hyperband", "none")
     parser.add_argument("--pruner", choices=pruners, default="median", help="who ends hopeless runs (default: median)")
-    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="runs at once (default: 1)")
+    parser.add_count("--parallel", "runs at once", 1)
     parser.add_settings()
     add_edit_options(parser, fresh=False)
     parser.add_argument(
@@ -116,6 +116,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
     if wrong := [word for word in further if re.match(r"-[aN]|--(array|nodes|study|from|take)(=|$)", word)]:
         parser.error(f"{' '.join(wrong)}: --slurm submits an array of workers, each on one node: leave it out")
-    if not (1 <= args.trials <= 10_000 and args.parallel >= 1):
-        parser.error(f"--trials={args.trials} must be from 1 to 10000, and --parallel={args.parallel} at least 1")
+    if args.trials > 10_000:
+        parser.error(f"--trials must be at most 10000, found {args.trials}")
     return args

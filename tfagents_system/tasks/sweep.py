@@ -76,13 +76,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", metavar="IDS", help="such as 0-4 or 0,3,7-9: one more list of the grid")
     words = 'JSON such as {"discount": [0.9, 0.99]}, or a list of objects (default: SAC_GRID)'
     parser.add_argument("--grid", type=Path, metavar="FILE", help=words)
-    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="runs at once (default: 1)")
+    parser.add_count("--parallel", "runs at once", 1)
     parser.add_settings(["--name", "--workers"])
     add_edit_options(parser, fresh=False)
-    args = parser.parse_args(arguments)
-    if not 1 <= args.parallel <= 1000:
-        parser.error(f"--parallel must be from 1 to 1000, found {args.parallel}")
-    return args
+    return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -392,19 +392,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     check = commands.add_parser("check-environment", parents=[common], help="print rewards and write pictures")
     check.add_argument("--policy", metavar="PATH", help=who)
     check.add_argument("--out", default="check_environment", metavar="FOLDER", help="folder (default: %(default)s)")
-    check.add_argument(
-        "--every", type=_count_from_1, default=20, metavar="N", help="steps between pictures (default: 20)"
-    )
+    check.add_count("--every", "steps between pictures", 20)
     measure = commands.add_parser("benchmark", parents=[common], help="measure times of reset and step, and memory")
-    measure.add_argument("--steps", type=_count_from_1, default=2000, metavar="N", help="steps (default: 2000)")
+    measure.add_count("--steps", "steps", 2000)
     return parser.parse_args(arguments)
-
-
-def _count_from_1(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, found {value}")
-    return value
 
 
 if __name__ == "__main__":
