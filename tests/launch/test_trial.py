@@ -129,7 +129,7 @@ def test_a_job_that_is_submitted_is_checked_but_for_its_machine(
     with RunLock(RunPaths(tmp_path / "run")):  # Such as a run that the job will go on with.
         assert prepare.check(elsewhere | {"TFAGENTS_JOB_MB": "4096"}, None) == 0
         report = capsys.readouterr().out
-        assert "4.0 GiB of the job's memory are available" in report and "PendulumEnv" in report
+        assert "4.0 GiB of the job's memory are available" in report and "Pendulum-v1" in report
         assert prepare.check(elsewhere | {"TFAGENTS_JOB_MB": ""}, None) == 0
         assert "ok    memory" not in capsys.readouterr().out, "it is as the cluster has it"
         assert prepare.check(elsewhere | {"TFAGENTS_JOB_MB": "100"}, None) == 2
