@@ -94,13 +94,21 @@ def test_its_traceback_has_the_users_lines_alone(
     assert capsys.readouterr().err == "", "one line is in the sentence"
 
 
-def test_a_missing_module_is_told_with_how_this_python_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_module_is_told_with_where_it_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError) as error:
-        importlib.import_module("no_such_package.part")
-    lock = Path(faults.__file__).parents[2] / "requirements.lock"  # Without it envpool raises typing-extensions.
-    assert f"; `{sys.executable} -m pip install -c {lock} no_such_package` installs it" in describe_error(error.value)
-    monkeypatch.setattr(faults.PathFinder, "find_spec", lambda *_: None)  # As in an environment that uv has made.
-    assert f"; `uv pip install --python {sys.executable} no_such_package` installs" in describe_error(error.value)
+        importlib.import_module("crane_env.part")
+    told = describe_error(error.value)
+    assert f", which is neither installed nor in {tmp_path} or " in told and "pip" not in told, "a stranger's package"
     with pytest.raises(ModuleNotFoundError) as error:
         importlib.import_module("json.no_such_part")
-    assert "pip install" not in describe_error(error.value)
+    assert "installed" not in describe_error(error.value)
+
+
+def test_a_missing_package_that_we_name_is_told_with_how_this_python_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ModuleNotFoundError("No module named 'minari'", name="minari")
+    monkeypatch.delitem(sys.modules, "minari", raising=False)
+    lock = Path(faults.__file__).parents[2] / "requirements.lock"  # Without it envpool raises typing-extensions.
+    assert describe_error(error).endswith(f"; `{sys.executable} -m pip install -c {lock} minari` installs it")
+    monkeypatch.setattr(faults.PathFinder, "find_spec", lambda *_: None)  # As in an environment that uv has made.
+    assert describe_error(error).endswith(f"; `uv pip install --python {sys.executable} minari` installs it")

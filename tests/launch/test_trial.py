@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import pytest
 
 from tests.support.prepared_runs import PARAMS, prepare_run, train
 from tests.support.start_in_fork import start_in_fork
+from tfagents_system.checks.findings import Findings
 from tfagents_system.launch import prepare, trial
 from tfagents_system.run_files.run_lock import RunLock
 from tfagents_system.run_files.run_paths import RunPaths
@@ -30,6 +34,41 @@ def test_inputs_that_cannot_be_read_are_told_without_tensorflow(environ: dict[st
     assert not can_be_read(environ)
     (tmp_path / "params.py").write_text(PARAMS)
     assert not can_be_read({k: v for k, v in environ.items() if k != "SAC_PARAMS"})
+
+
+def test_modules_of_which_the_run_has_no_copy_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / name for name in ("arm/params.py", "arm/beside.py", "mine/crane_env.py", "mine/crane_rope.py")]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("")
+    inspector = trial.Inspector(Mock(values={"params": files[0]}, copy=None, run_before=None))
+    for name, file in {"beside": files[1], "minari_of_a_package": tmp_path / "site-packages/minari.py"}.items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("")
+        monkeypatch.setitem(sys.modules, name, Mock(__file__=str(file)))
+    assert [*inspector._imported_outside()] == []
+    for file in files[2:]:
+        monkeypatch.setitem(sys.modules, file.stem, Mock(__file__=str(file)))
+    (told,) = inspector._imported_outside()
+    assert told.startswith(f"the run has no copy of {files[2]} and 1 more, imported from outside the folder of params")
+    assert told.endswith(f"Move what you edit into {tmp_path}/arm")
+    assert [*trial.Inspector(inspector._start)._imported_outside()] == [], "what was imported before is not the user's"
+
+
+def error_of(call: Callable[[], object]) -> str:
+    findings = Findings()
+    with trial.told(findings, "environment", "the collect environment"):
+        call()
+    return findings.errors[0]
+
+
+def test_the_remedy_names_whose_code_is_to_be_corrected() -> None:
+    assert error_of(lambda: 1 / 0).endswith("): correct it")
+    assert error_of(lambda: __import__("crane_env")).endswith(": correct it")
+    missing = Mock(side_effect=ModuleNotFoundError("No module named 'ale_py'", name="ale_py"))
+    assert error_of(missing).endswith(" ale_py` installs it")
+    with patch.object(trial, "is_users", return_value=False):
+        assert error_of(lambda: 1 / 0).endswith(": correct the hook of TrainParams")
 
 
 HANG_IN_IMPORT = "import time; mark(); time.sleep(1000)"

@@ -17,7 +17,9 @@ SHOW_TRACES = "TFAGENTS_SHOW_TRACES"
 _IS_SHOWN = "_tfagents_trace_is_shown"
 _OWN_DIR = str(Path(__file__).resolve().parents[1])
 _LOCK = os.path.join(os.path.dirname(_OWN_DIR), "requirements.lock")  # None where the toolkit was installed with pip.
-_INSTALLED = re.compile(r"[/\\]lib[/\\]python3(\.\d+)?[/\\]|site-packages")
+# Packages of our extras and of simulators that we name. Any other may be a stranger's.
+_PACKAGES = re.compile("ale_py|envpool|gymnasium_robotics|minari|mlflow|mujoco|onnxruntime|optuna|pybullet|wandb")
+_INSTALLED = re.compile(r"[/\\]lib(64)?[/\\]python3(\.\d+)?[/\\]|site-packages")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in ')
 
 
@@ -70,14 +72,14 @@ def describe_error(error: BaseException) -> str:
     """`ValueError: text (my_env.py, line 12; raised in simulator/core.py, line 88)`.
 
     Gives the last line that is neither ours nor of an installed package, and the innermost line if it differs. An
-    error without a text is shown with the line of code that raised it, a missing module with how this Python gets it.
-    `--check` also prints the user's lines of the traceback, where there are several.
+    error without a text is shown with the line of code that raised it, a missing module with where it was looked for or
+    the command that installs it. `--check` also prints the user's lines of the traceback, where there are several.
     """
     if isinstance(error, EnvironmentProcessError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not _is_own(frame.filename)]
-    users = [frame for frame in outside if not _is_installed(frame.filename)]
+    users = [frame for frame in frames if is_users(frame.filename)]
     if SHOW_TRACES in os.environ and users[1:] and not _is_own(frames[-1].filename) and not hasattr(error, _IS_SHOWN):
         setattr(error, _IS_SHOWN, True)
         trace = "".join((*traceback.format_list(users), *traceback.format_exception_only(type(error), error)))
@@ -91,11 +93,14 @@ def describe_error(error: BaseException) -> str:
         places.append(f"raised in {'/'.join(Path(outside[-1].filename).parts[-2:])}, line {outside[-1].lineno}")
     described = f"{type(error).__name__}: {text}" + (f" ({'; '.join(places)})" if places else "")
     package = (getattr(error, "name", None) or "").partition(".")[0]
-    if isinstance(error, ModuleNotFoundError) and package and package not in sys.modules:
+    if not (isinstance(error, ModuleNotFoundError) and package and package not in sys.modules):
+        return described
+    if _PACKAGES.fullmatch(package):
         # Beside the trainer's packages: newer ones of what they share would break TensorFlow.
         lock = f"-c {_LOCK} " if PathFinder.find_spec("tf_agents") and os.path.exists(_LOCK) else ""
-        described += f"; `{pip_install()} {lock}{package}` installs it, or correct the name"
-    return described
+        return f"{described}; `{pip_install()} {lock}{package}` installs it"
+    folders = [folder for folder in dict.fromkeys(sys.path) if os.path.isdir(folder) and is_users(f"{folder}/")]
+    return f"{described}, which is neither installed nor in {' or '.join(folders)}"
 
 
 def pip_install() -> str:
@@ -128,6 +133,11 @@ def _is_own(filename: str) -> bool:
     """Of the toolkit, its examples aside; or of Python's import machinery."""
     is_example = filename.startswith((os.path.join(_OWN_DIR, "examples", ""), os.path.join(_OWN_DIR, "minitaur_")))
     return (filename.startswith(_OWN_DIR) and not is_example) or filename.startswith("<frozen ")
+
+
+def is_users(filename: str) -> bool:
+    """Neither of the toolkit nor of an installed package."""
+    return not (_is_own(filename) or _is_installed(filename))
 
 
 def _is_installed(filename: str) -> bool:

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from tfagents_system.agents.iteration_counts import (
 from tfagents_system.checks.findings import ERROR, Findings
 from tfagents_system.checks.rules import integer_from, is_kept
 from tfagents_system.envs.env_process import DEFAULT_STEP_TIMEOUT_SECS, ProcessSettings, build_timeout_secs
-from tfagents_system.envs.faults import EnvironmentFault, cause_of, describe_error
+from tfagents_system.envs.faults import EnvironmentFault, cause_of, describe_error, is_users
 from tfagents_system.errors import UserError, shown
 from tfagents_system.launch import forks, machine_checks
 from tfagents_system.launch.cpus import CpuPlan
@@ -77,7 +78,10 @@ def told(findings: Findings, where: str, what: str, *, names_it: bool = True) ->
         step = f"step {fault.step}" if fault.step else "its first reset"
         findings.error(where, f"{what} failed in {step}: {describe_error(cause_of(fault))}")
     except (Exception, SystemExit) as error:
-        findings.error(where, f"{what} raised {describe_error(error)}: correct the hook of TrainParams")
+        described, frames = describe_error(error), traceback.extract_tb(error.__traceback__)
+        faulty = "it" if any(is_users(frame.filename) for frame in frames) else "the hook of TrainParams"
+        remedy = "" if described.endswith(" installs it") else f": correct {faulty}"
+        findings.error(where, f"{what} raised {described}{remedy}")
 
 
 @dataclasses.dataclass
@@ -195,6 +199,7 @@ class Inspector:
 
     def __init__(self, start: Preparation, tell: Callable[[Inspection], None] = lambda inspection: None) -> None:
         self._start, self._values, self._tell = start, start.values, tell
+        self._modules_before = set(sys.modules)
         self._inspection = Inspection()
         self._findings = self._inspection.findings
 
@@ -370,6 +375,7 @@ class Inspector:
         save_specs(specs := RunPaths(start.temporary).specs, *outcome.specs)
         inspection.specs, inspection.environment = specs.read_bytes(), outcome.name
         inspection.imported = self._imported()
+        findings.note("params folder", *self._imported_outside())
         check_saved_expert(values, *outcome.specs[:2], findings, self._enter)
         if start.run_before is not None and "server" not in values:
             if outcome.signature is not None:
@@ -395,6 +401,19 @@ class Inspector:
         files = {str(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
         modules = [Path(file) for file in files if file.startswith(f"{origin.parent}{os.sep}")]
         return sorted(str(path.relative_to(origin.parent)) for path in modules if path != origin)
+
+    def _imported_outside(self) -> Iterator[str]:
+        """A sentence about the user's modules of which the run has no copy, if the params have imported any."""
+        params, ours = self._origin().resolve(), ("tfagents_system", "__autograph")  # TensorFlow makes the latter.
+        names = [name for name in sys.modules if name not in self._modules_before and not name.startswith(ours)]
+        files = {str(getattr(sys.modules.get(name), "__file__", None)) for name in names}
+        users = (file for file in files if os.path.isfile(file) and is_users(file))
+        if outside := sorted(file for file in users if params.parent not in Path(file).parents):
+            others = f" and {len(outside) - 1} more" if outside[1:] else ""
+            yield (
+                f"the run has no copy of {outside[0]}{others}, imported from outside the folder of {params.name}: "
+                f"edits go unnoticed, and change a resumed run. Move what you edit into {params.parent}"
+            )
 
     def _check_sizes(self, paths: RunPaths, params: TrainParamsBase, outcome: Outcome, own_bytes: int) -> None:
         from tfagents_system.launch import costs
