@@ -43,6 +43,11 @@ def results_with(paths, monkeypatch, programs, stop, begun=None, **more):
     return supervisor.write_results(paths, ProgramStarter(), cpus=(), environ=dict(os.environ), stop=stop, **more)
 
 
+def last_lines(paths):
+    further = f"next:   sac play {paths.exp_dir} --num-episodes 5, or sac export {paths.exp_dir}"
+    return [f"policy: {paths.policies / 'greedy_policy'}", further]
+
+
 def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
     fails = "import os; os.kill(os.getpid(), 9)"
     lines = results(
@@ -52,7 +57,7 @@ def test_programs_that_fail_are_lines_with_their_last_words(paths, monkeypatch):
         f"note: {DOING[0]} failed: ValueError: no rows (log in {paths.log('plot')})",
         f"note: {DOING[1]} failed: exit code -9 (log in {paths.log('video')})",
         f"note: {DOING[2]} failed: no plotly (log in {paths.log('report')})",
-        f"policy: {paths.policies / 'greedy_policy'}",
+        *last_lines(paths),
     ]
 
 
@@ -75,7 +80,7 @@ def test_a_disk_that_nothing_can_be_written_to_is_told(paths, monkeypatch):
     lines = results(paths, monkeypatch, [])
     for line, doing, log in zip(lines, DOING, ("plot", "video", "report"), strict=False):
         assert line == f"note: {doing} failed: {paths.log(log)}: Not a directory"
-    assert lines[3:] == [f"policy: {paths.policies / 'greedy_policy'}"]
+    assert lines[3:] == last_lines(paths)
 
 
 def test_no_process_or_log_left_is_told(paths, monkeypatch):

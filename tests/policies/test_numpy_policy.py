@@ -65,6 +65,7 @@ def test_layers_by_hand(tmp_path):
     assert action.shape == (1,) and action.dtype == np.float64
     np.testing.assert_allclose(action, 2.0 + 4.0 * np.tanh(0.3), atol=1e-6)
     np.testing.assert_allclose(policy.action(np.array([[1.0, 4.0]] * 3)), [action] * 3, atol=1e-6)
+    np.testing.assert_array_equal(policy([1.0, 4.0]), action)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
 """The learning curve: of any run, however little of it there is."""
 
+import contextlib
+import sys
+
 import pytest
 
 from tfagents_system.errors import UserError
+from tfagents_system.report import long_work
 from tfagents_system.report.plots import draw_learning_curve, main
 from tfagents_system.report.status import RunModel
 from tfagents_system.run_files.metrics import MetricsLog
@@ -83,3 +87,12 @@ def test_main_names_the_run_that_has_nothing_to_draw(paths, tmp_path, capsys):
     with pytest.raises(UserError, match="nowhere/metrics.csv has no rows"):
         main([str(tmp_path / "nowhere"), str(paths.exp_dir)])
     assert str(paths.learning_curve) in capsys.readouterr().out
+
+
+def test_the_path_is_the_last_line_below_those_of_progress(paths, monkeypatch, capsys):
+    monkeypatch.setattr(long_work, "AFTER_SECS", 0.0)
+    write(paths, train(100))
+    with contextlib.redirect_stderr(sys.stdout):  # As in a run's log.
+        assert main([str(paths.exp_dir)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith("drawing: 1 of 1 runs (100 %)") and lines[-1] == str(paths.learning_curve)

@@ -220,7 +220,7 @@ class Supervisor:
                 os.close(self._directory)
         self.exit_code = code
         self.tell({EXIT_DONE: "done", EXIT_RESUMABLE: "stopped"}.get(code, "failed"), self.message)
-        self.view.stop([*final_lines, *_or_why_not(lambda: self.closing_lines(code))])
+        self.view.stop([*_or_why_not(lambda: self.closing_lines(code)), *final_lines])
         return code
 
     def _begin(self) -> None:
@@ -614,7 +614,7 @@ def write_results(
     """Draws the learning curve, plays the best policy for one episode and writes the report, on these CPUs or any.
 
     Returns:
-      Lines for the user: where the plot, the video, the report and the policy are, or why there is none.
+      Lines for the user: where the plot, the video, the report and the policy are, or why there is none; what comes next.
     """
     run = str(paths.exp_dir)
     play = ["--params", str(paths.params), "--config", str(paths.config), "--exp-dir", run]
@@ -641,7 +641,8 @@ def write_results(
         if name == "track" and code != EXIT_DONE:
             result += f"; `sac track {run}` sends the rest"
         lines.append(f"{name + ':':<7} {result}" if code == EXIT_DONE else f"note: {doing} failed: {result}")
-    return [*lines, f"policy: {paths.policies / 'greedy_policy'}"]
+    further = f"next:   sac play {run} --num-episodes 5, or sac export {run}"
+    return [*lines, f"policy: {paths.policies / 'greedy_policy'}", further]
 
 
 def _run_program(name: str, start: Callable[[], ForkedProcess], log: Path, stop: StopFlag) -> tuple[int, str]:

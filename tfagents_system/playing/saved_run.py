@@ -79,7 +79,9 @@ def find_checkpoint(paths: RunPaths, name: str | None = None) -> Path:
     """
     names, best = checkpoint_names(paths), best_checkpoint(paths)
     if not names:
-        remedy = "wait for the run's first checkpoint" if paths.run_json.exists() else "give the directory of a run"
+        folders = (paths.exp_dir, *paths.exp_dir.parents)  # Of a folder in a run, too.
+        run = next((folder for folder in folders if RunPaths(folder).run_json.exists()), "the directory of a run")
+        remedy = "wait for the run's first checkpoint" if run == paths.exp_dir else f"give {run}"
         raise UserError(f"{paths.exp_dir} has no policy: {remedy}")
     there_are = f"there are {', '.join(names)}"
     if name == "best" and best is None:

@@ -4,7 +4,7 @@
 
     policy = numpy_policy.load("policy.npz")
     policy.reset()  # An episode begins.
-    action = policy.action(observation)  # In the environment's own units.
+    action = policy(observation)  # In the environment's own units; the same as policy.action(observation).
 
 This file and `policy.npz` are all that is needed, with Python 3.8 or newer. An observation is an array, or a nest of
 dictionaries and tuples as the environment gives it: `policy.observation` says what each array is like. With one more
@@ -94,6 +94,8 @@ class NumpyPolicy:
             raise ValueError(f"{len(leaves[0])} observations after {len(state[0])}: call reset() in between")
         actions, self._state = self.step(leaves, state)
         return actions if is_batch else actions[0]
+
+    __call__ = action
 
     def step(self, leaves: list[np.ndarray], state: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Actions `[n, action_dim]` and the next state, from the arrays of n observations and the state before."""

@@ -121,13 +121,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "run", nargs="+", type=Path, metavar="RUN", help="run directories, which get learning_curve.png"
     )
-    findings = []
+    curves, findings = list[Path](), list[str]()
     folders = runs_among(parser.parse_args(argv).run)
     for folder in followed(folders, "drawing", "runs", len(folders)):
         try:
-            print(draw_learning_curve(RunModel(folder)))
+            curves.append(draw_learning_curve(RunModel(folder)))
         except (ValueError, OSError) as error:
             findings.append(str(error))
+    for path in curves:  # Below the lines of progress: a run shows the last line.
+        print(path)
     if findings:
         raise UserError(*findings)
     return EXIT_DONE
