@@ -614,7 +614,7 @@ def write_results(
     """Draws the learning curve, plays the best policy for one episode and writes the report, on these CPUs or any.
 
     Returns:
-      Lines for the user: where the plot, the video, the report and the policy are, or why there is none; what comes next.
+      Lines for the user: where the plot, the video, the report and the policy are, or why not; what comes next.
     """
     run = str(paths.exp_dir)
     play = ["--params", str(paths.params), "--config", str(paths.config), "--exp-dir", run]
