@@ -153,6 +153,18 @@ def test_of_a_start_that_is_checked_nothing_earlier_is_shown(tmp_path: Path) -> 
     assert Run(tmp_path / "run").status == run.status
 
 
+def test_a_run_is_shown_as_done_once_its_results_are_drawn(tmp_path: Path) -> None:
+    run, bar = ended(tmp_path, 0, ""), MagicMock()
+    run.exp_dir.mkdir()
+    of_run = {"name": "one", "state": "done", "started_at": time.time() + 9.0}
+    (run.exp_dir / "status.json").write_text(json.dumps({"run": of_run, "roles": {}}))
+    run._show(bar)
+    assert bar.what.startswith("one: done, iteration 0/?")
+    run._process, run._began = Process(None), 0.0  # type: ignore[assignment]
+    run._show(bar)
+    assert bar.what.startswith("one: drawing its results, iteration 0/?")
+
+
 def test_a_damaged_run_can_be_looked_at(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     run = tfagents_system.load_run(tmp_path)

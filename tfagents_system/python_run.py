@@ -219,7 +219,8 @@ class Run:
         if status := self.status:
             words = summary(status, time.time())
             numbers = f"iteration {words['iteration']}, {words['env steps']} env steps, eval {words['eval return']}"
-            bar.what = f"{words['run']}: {words['state']}, {numbers}"
+            is_drawn = words["state"] == "done" and self._process is not None and self._process.poll() is None
+            bar.what = f"{words['run']}: {'drawing its results' if is_drawn else words['state']}, {numbers}"
 
     def stop(self, timeout: float | None = None) -> None:
         """Saves everything and ends a run that was started here; the same `train(...)` goes on with it.

@@ -68,6 +68,7 @@ def test_nobody_sets_an_iteration(tmp_path: Path) -> None:
         "eval_period_env_steps": (1000 * 40 - 9 * 50) // 10,
     }
     assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = None"), 2) == {}
+    assert defaults_of(params_of(tmp_path, config={"horizon": "x"}, own="num_initial_episodes = 9"), 2) == {}
 
 
 @pytest.mark.parametrize("own", ["pass", "num_eval_episodes = 3", "num_env_steps = 1_000_000"])

@@ -274,9 +274,11 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
     """Values by attribute for a run that begins.
 
     Args:
-      params: As the user gives them; every value is right by itself.
+      params: As the user gives them; every value is right by itself. A wrong horizon, which is refused, has no defaults.
       num_workers: Planned workers: each has at least a step of an iteration.
     """
+    if not isinstance(params.env_config.get("horizon"), int):
+        return {}
     defaults = {
         attribute.name: attribute.by_algorithm.value(params)
         for attribute in described_by(TrainParamsBase).values()
