@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
+from tfagents_system.report.status import format_return
 from tfagents_system.trainer import training_log as module
 from tfagents_system.trainer.training_log import TrainingLog, TrainingRow
 from tfagents_system.transport.episode_reports import Episode, Report
@@ -58,6 +61,18 @@ def test_what_was_measured_before_going_back_is_forgotten() -> None:
     assert (after["train_return"], after["policy_age_updates"]) == (5.0, 4.0)
     row.add_report(report(5, 1.0))
     assert "policy_age_updates" not in row.take(6, 260, 1400)
+
+
+def test_a_start_tells_of_the_last_evaluation_of_an_earlier_one() -> None:
+    log = MagicMock(newest={})
+    evaluation = {"env_steps": 3600.0, "eval_return": -95.4, "eval_success": None, "a/b": 1.0}
+    log._metrics.rows.return_value = [evaluation | {"eval_return": -200.0}, evaluation, {"env_steps": 4000.0}]
+    log._note = functools.partial(TrainingLog._note, log)
+    TrainingLog.begin(log, 50)
+    del log.newest["evaluated_at"]
+    assert log.newest == {"env_steps": 3600.0, "eval_return": -95.4, "eval_env_steps": 3600}
+    assert format_return({**log.newest, "env_steps": 4000}) == "-95.4 at step 3,600"
+    assert format_return({**log.newest, "env_steps": 3600, "eval_return_std": 2}) == "-95.4 ± 2"
 
 
 @pytest.mark.parametrize(

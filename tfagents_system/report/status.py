@@ -51,7 +51,7 @@ RETURN, SUCCESS = "eval_return", "eval_success"
 TRAIN_RETURN = "train_return"
 HIGHEST = (RETURN, SUCCESS, TRAIN_RETURN, "train_success")  # Columns whose best value is the highest.
 _BEST = "best_eval_return"
-_HOW_FAR = ("iteration", "num_iter", "num_env_steps", "env_steps", RETURN, "eval_return_std", _BEST)
+_HOW_FAR = ("iteration", "num_iter", "num_env_steps", "env_steps", RETURN, "eval_return_std", "eval_env_steps", _BEST)
 # How names end of what is beside runs in `logs/*`: submissions of arrays, lists of tasks, inputs of calls from Python,
 # files of `compare` and `report`.
 _BESIDE = ("_array", "_tasks", INPUTS, ".png", ".csv", ".html")
@@ -430,9 +430,11 @@ def format_rate(value: float | None) -> str:
 
 
 def format_return(trainer: Mapping[str, Any]) -> str:
-    """The last evaluation, `-310.2 ± 40.1`."""
-    mean, std = trainer.get("eval_return"), trainer.get("eval_return_std")
-    return format_number(mean) if mean is None or std is None else f"{format_number(mean)} ± {format_number(std)}"
+    """The last evaluation, `-310.2 ± 40.1`; `-310.2 ± 40.1 at step 3,600` where the run has come farther since."""
+    mean, std, env_steps = (trainer.get(name) for name in (RETURN, "eval_return_std", "eval_env_steps"))
+    spread = "" if mean is None or std is None else f" ± {format_number(std)}"
+    at = "" if mean is None or env_steps in (None, trainer.get("env_steps")) else f" at step {env_steps:,}"
+    return f"{format_number(mean)}{spread}{at}"
 
 
 def format_secs(secs: float | None) -> str:

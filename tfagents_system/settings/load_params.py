@@ -274,7 +274,7 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
     """Values by attribute for a run that begins.
 
     Args:
-      params: As the user gives them; every value is right by itself. A wrong horizon, which is refused, has no defaults.
+      params: As the user gives them; every value is right by itself. Of a wrong horizon no default follows.
       num_workers: Planned workers: each has at least a step of an iteration.
     """
     if not isinstance(params.env_config.get("horizon"), int):

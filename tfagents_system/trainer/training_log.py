@@ -220,6 +220,8 @@ class TrainingLog:
         rows = self._metrics.rows()
         self._early_end.begin(rows)
         self._end_of_callbacks = None
+        for row in [row for row in rows if row.get("eval_return") is not None][-1:]:
+            self._note(row)
         return rows
 
     def close(self) -> None:
@@ -261,10 +263,17 @@ class TrainingLog:
         with self._shares.spend("logging"):
             logged = self._metrics.write(row)
         self._early_end.add(logged)
-        self.newest.update({name: value for name, value in row.items() if "/" not in name})
-        self.newest["evaluated_at" if "eval_return" in row else "logged_at"] = time.time()
+        self._note(row)
         logging.info("%s", "  ".join(f"{name} {value:.5g}" for name, value in row.items()))
         return logged
+
+    def _note(self, row: Row) -> None:
+        """For heartbeats; of a row of metrics.csv what is not empty."""
+        self.newest.update({name: value for name, value in row.items() if "/" not in name and value is not None})
+        if row.get("eval_return") is None:
+            self.newest["logged_at"] = time.time()
+        else:
+            self.newest |= {"evaluated_at": time.time(), "eval_env_steps": int(row["env_steps"] or 0)}
 
     # The end.
 
