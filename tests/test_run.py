@@ -157,7 +157,7 @@ def test_checkpoints_are_found_by_name_and_what_is_no_checkpoint_is_none(tmp_pat
         with pytest.raises(UserError, match="has no policy: give the directory of a run"):
             run.find_checkpoint(paths, name)
     paths.run_json.touch()
-    with pytest.raises(UserError, match=rf"greedy_policy has no policy: give {tmp_path}$"):
+    with pytest.raises(UserError, match=f"greedy_policy has no policy: give {tmp_path}$"):
         run.find_checkpoint(RunPaths(paths.policies / "greedy_policy"))
     names = [f"policy_checkpoint_{step:010d}" for step in (10, 20)]
     for name in (*names, names[1] + ".bak", names[1] + "_old", "policy_checkpoint_30"):
