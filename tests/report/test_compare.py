@@ -141,6 +141,32 @@ def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path: Path) -> Non
     assert [group.name for group in groups] == ["exp discount=0.9", "exp discount=0.99", "SAC"]
 
 
+def test_lengths_and_environments_are_noted_and_make_no_groups(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(*folders: Path) -> list[str]:
+        groups = group_runs(runs := read_runs(folders))
+        assert [group.name for group in groups] == ["exp"]
+        compare.print_table(table_of(groups), runs)
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+
+    folders = [
+        our_run(tmp_path / f"exp_task_{k}", [1.0] * (11 + k), params={"num_env_steps": 1000 + k, "max_hours": k})
+        for k in range(3)  # Up to 1,000, 1,100 and 1,200 steps.
+    ]
+    assert printed(*folders[:2]) == []
+    differ = "note: final values are after 1,000 to 1,200 env steps: compare them where all curves are"
+    assert printed(*folders) == [differ]
+    for folder, name in zip(folders, ("Pendulum-v1", "", "Reacher-v5"), strict=True):
+        content = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps({**content, "environment": name or None}))
+    assert printed(*folders[:2]) == []
+    assert printed(*folders) == [
+        "note: returns of different environments don't compare: Pendulum-v1, Reacher-v5",
+        differ,
+    ]
+
+
 def test_patterns_decide_first(tmp_path: Path) -> None:
     runs = read_runs([our_run(tmp_path / name, [1.0]) for name in ("a_task_0", "a_task_1", "b_task_0", "c")])
     groups = group_runs(runs, ["mine=[ab]_task_0", "b_*", f"{tmp_path}/c"])

@@ -42,7 +42,9 @@ from tfagents_system.report.status import (
 from tfagents_system.settings.values import differing, in_words
 
 METRICS, TRAINING, EVALUATIONS = "metrics.csv", "metrics.csv (training)", "evaluations.npz"
-_ALIKE = ("SAC_SEED", "SAC_REPORT")  # Runs that differ in these alone are runs of one setting.
+# Runs that differ in these alone are runs of one setting.
+_ALIKE = ("SAC_SEED", "SAC_REPORT", "num_env_steps", "num_iter", "max_hours")
+_LENGTH_RATIO = 1.1  # Of the longest to the shortest run that is told; the last iteration has some more steps.
 # Suffixes that distinguish the runs of one experiment: exp_task_3, exp_seed_3, SAC_3.
 _OUR_SUFFIX, _PEER_SUFFIX = r"_(task|seed)_?[0-9]+$", r"[-_](task|seed|run)?[-_]?[0-9]+$"
 _PICTURE = "compare.png"
@@ -62,6 +64,7 @@ class Run:
       values: [n] float64, of the requested metric: by default the mean return of each evaluation, or of training
         episodes if there are only those.
       best: Of its policies, see `RunModel.best`; None: none has learned anything yet.
+      environment: Its name; empty if unknown.
     """
 
     folder: Path
@@ -72,6 +75,7 @@ class Run:
     values: np.ndarray
     source: str
     best: float | None
+    environment: str = ""
 
     @property
     def is_of_training(self) -> bool:
@@ -130,7 +134,9 @@ def run_of(model: RunModel, metric: str = RETURN) -> Run:
         raise UserError(f"{path} has no {metric}: leave it out, or compare what it has{meant}")
     settings = {name: value for name, value in model.overrides.items() if name not in _ALIKE}
     experiment = re.sub(_OUR_SUFFIX, "", model.name) or model.name
-    return Run(model.folder, experiment, settings, model.state, *_ordered(steps, values), source, model.best(metric))
+    environment = str(model.run_json.get("environment") or "")
+    series = _ordered(steps, values)
+    return Run(model.folder, experiment, settings, model.state, *series, source, model.best(metric), environment)
 
 
 def _peer(folder: Path, metric: str) -> Run:
@@ -295,7 +301,7 @@ def table_of(groups: Sequence[Group], metric: str = RETURN) -> list[dict[str, An
 
 
 def print_table(rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
-    """Prints the table, and below it the runs that are not finished."""
+    """Prints the table, and below it the runs that are not finished, and why others don't compare."""
     header = ["group", "runs", "env steps", "final IQM", "95 % interval", "best"]
     cells = []
     for row in rows:
@@ -311,6 +317,11 @@ def print_table(rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
         if run.is_unfinished:
             reached = f"{run.steps[-1]:,.0f} env steps" if len(run.steps) else "no evaluation yet"
             print(f"unfinished: {run.folder} ({run.state}, {reached})")
+    if len(environments := sorted({run.environment for run in runs if run.environment})) > 1:
+        print(f"note: returns of different environments don't compare: {', '.join(environments)}")
+    lengths = [run.steps[-1] for run in runs if len(run.steps) and not run.is_unfinished]
+    if lengths and (most := max(lengths)) > _LENGTH_RATIO * (fewest := min(lengths)):
+        print(f"note: final values are after {fewest:,.0f} to {most:,.0f} env steps: compare them where all curves are")
 
 
 def draw(groups: Sequence[Group], path: Path, metric: str = RETURN) -> None:
