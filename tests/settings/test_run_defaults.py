@@ -67,6 +67,8 @@ def test_nobody_sets_an_iteration(tmp_path: Path) -> None:
         "log_period_iters": 25,
         "eval_period_env_steps": (1000 * 40 - 9 * 50) // 10,
     }
+    assert defaults_of(params_of(tmp_path, own="num_env_steps = 10_000"), 2)["log_period_iters"] == 2
+    assert defaults_of(params_of(tmp_path, own="num_env_steps = 3000"), 2)["log_period_iters"] == 1
     assert defaults_of(params_of(tmp_path, own="env_steps_per_iter = None"), 2) == {}
     assert defaults_of(params_of(tmp_path, config={"horizon": "x"}, own="num_initial_episodes = 9"), 2) == {}
 

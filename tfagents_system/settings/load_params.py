@@ -267,7 +267,7 @@ _OF_TARGETS = ("target_update_tau", "target_update_period")
 WITHOUT_RANDOM_STEPS = {"initial_collect_steps": 0}
 _STEPS_AN_EVALUATION_STEP = 9  # Evaluations take at most a tenth of all steps of simulators,
 _EVALUATIONS = 10  # unless so many need more: a run shows whether it learns.
-_RANDOM_STEPS, _LOG_STEPS, _CHECKPOINT_STEPS = 1000, 1000, 50_000
+_RANDOM_STEPS, _LOG_STEPS, _ROWS, _CHECKPOINT_STEPS = 1000, 1000, 20, 50_000
 
 
 def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def defaults_of(params: TrainParamsBase, num_workers: int) -> dict[str, Any]:
         whole: int = params.num_iter * steps_per_iter
         steps = whole if steps is None else min(whole, steps)
         if not is_set(params, "log_period_iters"):
-            defaults["log_period_iters"] = max(1, _LOG_STEPS // steps_per_iter)
+            defaults["log_period_iters"] = max(1, min(_LOG_STEPS, steps // _ROWS) // steps_per_iter)
         if not is_set(params, "checkpoint_period_iters", "checkpoint_period_env_steps"):
             defaults["checkpoint_period_env_steps"] = _CHECKPOINT_STEPS
         if not is_set(params, "initial_collect_steps", "num_initial_episodes"):
