@@ -585,8 +585,7 @@ class Hyperparameters:
     `num_env_steps` have 9 * `num_eval_episodes` * horizon (a tenth of all steps), or less, for at least ten
     evaluations."""
     log_period_iters: Annotated[Count, "iterations", MayChange] = 1
-    """Interval between rows of metrics. If not set, iterations of steps have a row about every 1000 steps, short runs
-    about 20 rows."""
+    """Interval between rows of metrics. Default of iterations of steps: about 1000 steps, in a short run 20 rows."""
     checkpoint_period_iters: Annotated[Count, "iterations", MayChange] = 50
     """Interval between checkpoints of agent, optimizers, counters and policy."""
     checkpoint_period_env_steps: Annotated[Count | None, "steps in total", MayChange] = None

@@ -270,10 +270,8 @@ class TrainingLog:
     def _note(self, row: Row) -> None:
         """For heartbeats; of a row of metrics.csv what is not empty."""
         self.newest.update({name: value for name, value in row.items() if "/" not in name and value is not None})
-        if row.get("eval_return") is None:
-            self.newest["logged_at"] = time.time()
-        else:
-            self.newest |= {"evaluated_at": time.time(), "eval_env_steps": int(row["env_steps"] or 0)}
+        evaluated = {"evaluated_at": time.time(), "eval_env_steps": int(row["env_steps"] or 0)}
+        self.newest |= {"logged_at": time.time()} if row.get("eval_return") is None else evaluated
 
     # The end.
 
