@@ -165,6 +165,7 @@ def test_what_is_missing_of_them_is_told_at_once(
 
 def test_a_new_project_trains_what_gymnasium_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     assert new_project.main(["robots/cart", "--env", "CartPole-v1"]) == 0
     folder = tmp_path / "robots/cart"
     assert json.loads((folder / "config.json").read_text()) == {"horizon": 500}
@@ -174,8 +175,8 @@ def test_a_new_project_trains_what_gymnasium_builds(tmp_path: Path, monkeypatch:
     with pytest.raises(UserError) as error:
         new_project.main(["robots/cart", "--env", "Kart-v1"])
     assert [finding.split(":")[0] for finding in error.value.findings] == [
-        "robots/cart exists already",
         "--env='Kart-v1' must be Gymnasium's name of an environment, or MODULE",
+        *(f"robots/cart/{name} exists already" for name in ("params.py", "config.json", "vars.sh")),
     ]
     for name in ("..", 'a"b', "$x"):
         with pytest.raises(UserError, match="must end in a name of letters, digits"):
@@ -184,12 +185,12 @@ def test_a_new_project_trains_what_gymnasium_builds(tmp_path: Path, monkeypatch:
 
 def test_a_new_project_copies_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     assert new_project.main(["point", "--example", "reach"]) == 0
     assert sorted(os.listdir("point")) == ["config.json", "environment.py", "params.py", "vars.sh"]
     assert "\nfrom environment import Reach\n" in Path("point/params.py").read_text()
     lines = Path("point/vars.sh").read_text().splitlines()
     assert "SAC_EXP_NAME:=point}" in lines[3] and {line.index(" # ") for line in lines[3:]} == {44}, "aligned"
-    monkeypatch.syspath_prepend(tmp_path / "point")
     assert load_params_class(Path("point/params.py"), None).__name__ == "TrainParams"
     monkeypatch.delitem(sys.modules, "environment")
 
@@ -207,6 +208,8 @@ class Mine(gymnasium.Env):
     def step(self, action):
         self.steps += 1
         return numpy.zeros(2, numpy.float32), 0.0, False, self.steps == self.ends, {}
+class Needy(Mine):
+    def __init__(self, length): pass
 """
 
 
@@ -224,8 +227,29 @@ def test_a_new_project_builds_a_class_of_the_users_own(
     assert space["TrainParams"].env_ctor(None, seed=1, ends=3).ends == 3
     told = capsys.readouterr().out
     assert "is a guess" in told and "a guess" in (tmp_path / "mine/vars.sh").read_text()
-    with pytest.raises(UserError, match=f"--env='{module}:Min' must be Gymnasium's name"):
-        new_project.main(["other", "--env", f"{module}:Min"])
+    assert "note: move own_env.py into mine:" in told
+    for wrong, text in {
+        f"{module}:Min": f"--env='{module}:Min' must be Gymnasium's name.* The classes of {module} are Mine, Needy$",
+        f"{module}:Needy": "defaults for all arguments, .* missing 1 required positional argument: 'length'",
+        "no_env:Mine": f"No module named 'no_env', which is neither installed nor in {tmp_path}/mine or {tmp_path} or ",
+    }.items():
+        with pytest.raises(UserError, match=text):
+            new_project.main(["other", "--env", wrong])
+
+
+def test_a_new_project_fills_the_folder_of_the_users_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "filled").mkdir()
+    (tmp_path / "filled/filled_env.py").write_text(OWN)
+    assert new_project.main(["filled", "--env", "filled_env:Mine"]) == 0
+    assert "note: move" not in capsys.readouterr().out
+    assert {"config.json", "filled_env.py", "params.py", "vars.sh"} <= {*os.listdir("filled")}
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="^file exists already: give another name$"):
+        new_project.main(["file"])
 
 
 def test_a_new_project_finds_modules_of_the_current_folder_as_a_run_does(

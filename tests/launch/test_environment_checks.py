@@ -80,6 +80,14 @@ def test_the_same_seed_gives_the_same_episode_or_a_note() -> None:
     findings, _ = report(lambda: Random(False))
     assert findings.errors == []
     assert len(findings.notes) == 1 and "the same seed differ in step 1" in findings.notes[0]
+    assert "Draw random numbers from self.np_random" in findings.notes[0]
+
+    class Unseeded(Random):
+        def reset(self) -> Any:  # type: ignore[override]
+            return super().reset()
+
+    findings, _ = report(lambda: Unseeded(False))
+    assert [note.partition("repeated exactly. ")[2][:24] for note in findings.notes] == ["reset() takes no seed: w"]
 
 
 def test_a_picture_is_drawn_where_it_is_wanted() -> None:

@@ -118,5 +118,9 @@ def test_named_tuples_are_taken_by_their_fields():
     wanted = [{"name": name, "path": [name], "shape": [], "dtype": "float32"} for name in ("left", "right")]
     leaves, _ = numpy_policy.observation_leaves(Pair(right=np.float32(1.0), left=np.float32(2.0)), wanted)
     assert [leaf.item() for leaf in leaves] == [2.0, 1.0]
+    with pytest.raises(
+        ValueError, match=r"no left: it must be a nest with left \(\), right \(\), found ndarray \(2,\)$"
+    ):
+        numpy_policy.observation_leaves(np.ones(2), wanted)
     with pytest.raises(ValueError, match="the observation has no up"):
         numpy_policy.observation_leaves(Pair(np.float32(1.0), np.float32(2.0)), [{**wanted[0], "path": ["up"]}])

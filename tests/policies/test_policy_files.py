@@ -47,6 +47,7 @@ def test_a_policy_gets_its_parts_and_remembers_the_episode() -> None:
         ({"mode": 1}, r"mode: expected shape \(3,\), or n of them, but found \(\): .*one-hot"),
         ({"body": {}}, "the observation has no body/joints: .*action_history"),
         ({"body": 7}, "the observation has no body/joints"),
+        ({"mode": {"fast": 1}}, r"mode: expected shape \(3,\), but found a dict: .*action_history"),
     ],
 )
 def test_what_does_not_fit_is_told_with_its_part(wrong: dict[str, object], told: str) -> None:

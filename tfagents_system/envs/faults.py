@@ -105,11 +105,8 @@ def describe_error(error: BaseException) -> str:
 
 def pip_install() -> str:
     """The command that installs packages into this Python."""
-    return (
-        f"{sys.executable} -m pip install"
-        if PathFinder.find_spec("pip")
-        else f"uv pip install --python {sys.executable}"
-    )
+    has_pip = PathFinder.find_spec("pip") is not None
+    return f"{sys.executable} -m pip install" if has_pip else f"uv pip install --python {sys.executable}"
 
 
 def line_of_trace(trace: str, through: str) -> str:
@@ -123,7 +120,7 @@ def line_of_trace(trace: str, through: str) -> str:
         frames = [match for line in thread.splitlines() if (match := _FRAME.match(line))]
         if any(Path(frame["file"]).name == through for frame in frames):
             outside = [frame for frame in frames if not _is_own(frame["file"])]
-            users = [frame for frame in outside if not _is_installed(frame["file"])]
+            users = [frame for frame in frames if is_users(frame["file"])]
             for frame in [*users, *outside][:1]:
                 return f" ({Path(frame['file']).name}, line {frame['line']})"
     return ""
@@ -132,13 +129,9 @@ def line_of_trace(trace: str, through: str) -> str:
 def _is_own(filename: str) -> bool:
     """Of the toolkit, its examples aside; or of Python's import machinery."""
     is_example = filename.startswith((os.path.join(_OWN_DIR, "examples", ""), os.path.join(_OWN_DIR, "minitaur_")))
-    return (filename.startswith(_OWN_DIR) and not is_example) or filename.startswith("<frozen ")
+    return (filename.startswith(_OWN_DIR) and not is_example) or "<frozen " in filename or "/importlib/" in filename
 
 
 def is_users(filename: str) -> bool:
     """Neither of the toolkit nor of an installed package."""
-    return not (_is_own(filename) or _is_installed(filename))
-
-
-def _is_installed(filename: str) -> bool:
-    return _INSTALLED.search(filename) is not None
+    return not (_is_own(filename) or _INSTALLED.search(filename))

@@ -199,6 +199,7 @@ class GymBackend(Backend):
         self.user_env = env
         self.observation_spaces, self.action_spaces = map(space_nest, (env.observation_space, env.action_space))
         self._seed_for_reset = None if seed is None else _seed_gym(env, seed)
+        self.can_reseed = seed is None or self._seed_for_reset is not None or hasattr(env, "seed")
         self._no_action: np.ndarray | None = None  # A mask, where observations get masks.
         methods = [getattr(layer, "action_masks", None) for layer in self.layers()]  # As MaskablePPO has it.
         self._masks = next(filter(callable, methods), None)

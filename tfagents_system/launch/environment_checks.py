@@ -77,6 +77,7 @@ _COSTLY = {  # Wrappers.
 _STEPS_WITH_VALUE = 5
 _LANES = 4  # In which actions are compared.
 _SEEDED = "Draw random numbers from self.np_random or from a generator seeded by reset(seed=...) or by env_ctor's seed"
+_UNSEEDED = "reset() takes no seed: write reset(self, seed=None, options=None), and seed a generator of its own by it"
 _OF_ITS_OWN = (
     "give each its own port, file or device, by the `id` of collect_env_args_kwargs and eval_env_args_kwargs, which is "
     "another one in each worker, but the same in both hooks; or have a single one (SAC_NUM_COLLECT_WORKERS=1 and "
@@ -454,7 +455,7 @@ class EnvironmentTrial:
             is_same = first_difference(episode.first, episodes[0]) is None and first_difference(*episodes) is not None
             if other.kind == COLLECT and is_same:
                 words = f"{other.name} has the same episodes, though its seed is another one: workers see the same"
-                findings.note(SEEDING, f"{words}. {_SEEDED}")
+                findings.note(SEEDING, f"{words}. {_SEEDED if env.can_reseed else _UNSEEDED}")
         if other.kind == EVAL and not differences:
             findings.fact(EVALUATION, "the same observations and actions as for collecting")
         return here
@@ -534,7 +535,7 @@ class EnvironmentTrial:
             return
         where = f"in step {step}" if step else "in the first observation"
         words = f"two environments with the same seed differ {where}: no run can be repeated exactly"
-        self.findings.note(SEEDING, f"{words}. {_SEEDED}")
+        self.findings.note(SEEDING, f"{words}. {_SEEDED if again.can_reseed else _UNSEEDED}")
 
     def _try_curriculum(self, collect_env: TrainingEnvironment, eval_env: TrainingEnvironment | None) -> None:
         """Sets every parameter of the curriculum to its first and to its last value, and takes a few steps with each.

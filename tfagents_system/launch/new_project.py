@@ -9,10 +9,12 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tfagents_system.envs.faults import describe_error
 from tfagents_system.errors import EXIT_DONE, OptionParser, UserError, shown
 from tfagents_system.launch.vars_file import LAUNCHERS
 
@@ -62,24 +64,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder, findings, files = Path(flags.name), list[str](), dict[str, str]()
     if not re.fullmatch(r"[\w .+-]*\w[\w .+-]*", folder.name):
         findings.append(f"NAME={shown(flags.name)} must end in a name of letters, digits, spaces and . _ + - alone")
-    if folder.exists():
-        findings.append(f"{folder} exists already: give another name, or remove it")
+    sys.path.insert(0, str(folder.resolve()))  # As of a run.
     try:
         files = _files_of_example(flags.example, folder.name) if flags.example else _files_for(flags.env, folder.name)
     except UserError as error:
         findings += error.findings
+    paths = folder, *(folder / file for file in files or ("params.py", "config.json", "vars.sh"))
+    findings += [f"{path} exists already: give another name" for path in paths if path.is_file()]
     if findings:
         raise UserError(*findings)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         aligned = re.sub(r'^(: ".*?") +#', lambda assigned: f"{assigned[1]:44} #", text, flags=re.MULTILINE)
         (folder / name).write_text(aligned, encoding="utf-8")
     print(f"{folder}: {', '.join(files)}")
     if "guess" in files["vars.sh"]:
-        print(
-            f"note: {flags.env} does not say how many steps an episode has: horizon={_HORIZON} in {folder}/config.json "
-            "is a guess, give the most that one may have"
-        )
+        print(f"note: horizon={_HORIZON} in {folder}/config.json is a guess: give the most steps of an episode")
+    module = flags.env.partition(":")[0].partition(".")[0]
+    for source in (Path(f"{module}.py"), Path(module)):
+        if ":" in flags.env and source != folder and source.exists():
+            print(f"note: move {source} into {folder}: a run keeps a copy of what is there, and finds it from anywhere")
     variables = shlex.quote(f"{folder}/vars.sh")
     print(f"next: sac check {variables}, then sac train {variables}")
     return EXIT_DONE
@@ -115,10 +119,13 @@ def _files_for(environment: str, name: str) -> dict[str, str]:
             imports, call = f"from {module} import {name_there}", f"{name_there}(**kwargs)"
         env: Any = kind() if inspect.isclass(kind) else gymnasium.make(environment)
     except Exception as error:  # Of Gymnasium, of the environment's own packages, or of the user's code.
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = str(error) if isinstance(error, gymnasium.error.Error) else describe_error(error)
+        if module in sys.modules and isinstance(error, gymnasium.error.UnregisteredEnv):
+            names = [name for name, cls in inspect.getmembers(sys.modules[module], inspect.isclass)]
+            text += f" The classes of {module} are {', '.join(names) or 'none'}"
         raise UserError(
-            f"--env={shown(environment)} must be Gymnasium's name of an environment, or MODULE:CLASS, and can't be "
-            f"built here: {text}"
+            f"--env={shown(environment)} must be Gymnasium's name of an environment, or MODULE:CLASS with defaults for "
+            f"all arguments, and can't be built here: {' '.join(text.split())}"
         ) from None
     with contextlib.closing(env):
         kinds = {space.__name__ for space in type(env.action_space).__mro__}

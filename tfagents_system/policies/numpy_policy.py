@@ -133,7 +133,12 @@ def observation_leaves(observation: Any, specs: list[dict[str, Any]]) -> tuple[l
             try:
                 leaf = getattr(leaf, key) if hasattr(leaf, "_fields") else leaf[key]
             except (KeyError, IndexError, TypeError, AttributeError):
-                raise OtherPartsError(f"the observation has no {'/'.join(map(str, spec['path']))}") from None
+                parts = [f"{'/'.join(map(str, part['path']))} {tuple(part['shape'])}" for part in specs]
+                found = f"{type(observation).__name__} {getattr(observation, 'shape', '')}".rstrip()
+                words = f"the observation has no {'/'.join(map(str, spec['path']))}: it must be a nest with "
+                raise OtherPartsError(f"{words}{', '.join(parts)}, found {found}") from None
+        if isinstance(leaf, Mapping):
+            raise OtherPartsError(f"{spec['name']}: expected shape {tuple(spec['shape'])}, but found a dict")
         given, shape = np.asarray(leaf), tuple(spec["shape"])
         with np.errstate(invalid="ignore"):
             leaf = given.astype(spec["dtype"])
