@@ -229,7 +229,7 @@ def test_a_new_project_builds_a_class_of_the_users_own(
     assert "is a guess" in told and "a guess" in (tmp_path / "mine/vars.sh").read_text()
     assert "note: move own_env.py into mine:" in told
     for wrong, text in {
-        f"{module}:Min": f"--env='{module}:Min' must be Gymnasium's name.* The classes of {module} are Mine, Needy$",
+        f"{module}:Min": f"--env='{module}:Min' must be Gymnasium's name.* Classes in {module}: Mine, Needy$",
         f"{module}:Needy": "defaults for all arguments, .* missing 1 required positional argument: 'length'",
         "no_env:Mine": f"No module named 'no_env', which is neither installed nor in {tmp_path}/mine or {tmp_path} or ",
     }.items():

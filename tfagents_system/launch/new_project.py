@@ -121,8 +121,7 @@ def _files_for(environment: str, name: str) -> dict[str, str]:
     except Exception as error:  # Of Gymnasium, of the environment's own packages, or of the user's code.
         text = str(error) if isinstance(error, gymnasium.error.Error) else describe_error(error)
         if module in sys.modules and isinstance(error, gymnasium.error.UnregisteredEnv):
-            names = [name for name, cls in inspect.getmembers(sys.modules[module], inspect.isclass)]
-            text += f" The classes of {module} are {', '.join(names) or 'none'}"
+            text += f" Classes in {module}: {', '.join(dict(inspect.getmembers(sys.modules[module], inspect.isclass)))}"
         raise UserError(
             f"--env={shown(environment)} must be Gymnasium's name of an environment, or MODULE:CLASS with defaults for "
             f"all arguments, and can't be built here: {' '.join(text.split())}"
