@@ -155,6 +155,9 @@ def test_what_is_missing_of_them_is_told_at_once(
         UserError, match=r"params.py has no JSON beside it \(params.json, config.json\): give it as --con"
     ):
         command.main(["train", "params.py"])
+    (tmp_path / "crane_env.py").write_text("class Crane: ...\n")
+    with pytest.raises(UserError, match="crane_env.py has no class TrainParams: sac new NAME --env crane_env:CLASS"):
+        command.main(["train", "crane_env.py"])
     with pytest.raises(UserError, match="--config=b.json goes with a params file: sac train PARAMS.py --config b.json"):
         command.main(["train", "vars.sh", "--config=b.json"])
     assert become == []

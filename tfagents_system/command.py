@@ -186,6 +186,9 @@ def _json_beside(params: Path) -> Path:
     names = [f"{stem}.json" for stem in dict.fromkeys((params.stem, params.stem.removesuffix("_params"), "config"))]
     if config := next(filter(Path.is_file, map(params.with_name, names)), None):
         return config
+    if params.is_file() and "class TrainParams" not in params.read_text(encoding="utf-8", errors="replace"):
+        remedy = f"sac new NAME --env {params.stem}:CLASS makes params for an environment of it"
+        raise UserError(f"{params.name} has no class TrainParams: {remedy}")
     raise UserError(f"{params.name} has no JSON beside it ({', '.join(names)}): give it as --config JSON")
 
 
