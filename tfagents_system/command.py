@@ -120,7 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         meant += [f"sac {known}" for known in COMMANDS if known.startswith(name) or name.startswith(known)]
         meant += [f"sac {known}" for _, known in near_misses([name], COMMANDS, similarity=0.6)]
         raise UserError(f"sac {name} is no command: {f'use {meant[0]}, or ' if meant else ''}see sac --help")
-    os.environ.setdefault(CALLED, shlex.join(["sac", name, *given]))
+    if not any(variable.startswith("SAC_") for variable in os.environ):  # Else the words alone call another run.
+        os.environ.setdefault(CALLED, shlex.join(["sac", name, *given]))
     os.environ[NAME_VARIABLE] = sys.argv[0] = f"sac {name}"
     if {"-h", "--help"} & set(given):
         return _print_help(command, given)

@@ -167,6 +167,10 @@ def test_a_finished_run_says_so_until_it_is_to_be_longer(
         ("num_iter=3", False),
         ("num_iter=4", False),
         ("SAC_TRAIN_CPUS=7", True),
+        ("SAC_TRAIN_CPUS=01", False),
+        ("SAC_TRAIN_CPUS=auto", False),
+        ("SAC_STEP_TIMEOUT_SECS=300", False),
+        (f"SAC_EXP_DIR={tmp_path / 'run'}/", False),
     ):
         settings = resolve(environ, [text], vars_file=None, root=tmp_path)
         checked = Preparation(environ, None, settings)

@@ -102,6 +102,8 @@ def test_a_vars_file_that_is_no_shell_is_told_with_its_line_alone(tmp_path: Path
     with pytest.raises(UserError) as raised:
         read_vars_file(tmp_path / "my.sh")
     assert str(raised.value) == told.replace("my.sh", f"{tmp_path}/my.sh")
+    (tmp_path / "my.sh").write_text("shopt -s extglob\ncase vm7 in @(vm|node)*) SAC_SEED=3 ;; esac\n")
+    assert read_vars_file(tmp_path / "my.sh")["SAC_SEED"] == "3"
     (tmp_path / "arm").mkdir()
     (tmp_path / "arm/vars.sh").touch()
     with pytest.raises(UserError, match=f"vars file {tmp_path}/arm is missing: give {tmp_path}/arm/vars.sh"):

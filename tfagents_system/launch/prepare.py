@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tfagents_system.checks.findings import ERROR, FACT, Findings, counted
 from tfagents_system.checks.rules import is_meant
@@ -43,7 +44,7 @@ from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.run_files.taken import Taken, find, split, taken_by
 from tfagents_system.settings.load_params import input_files_of
 from tfagents_system.settings.resolved import Settings
-from tfagents_system.settings.values import in_words
+from tfagents_system.settings.values import as_text, in_words
 from tfagents_system.settings.variables import AGENT, TAKES, VARIABLES, RunVariables, unknown_names
 
 _FINISHED = "finished"
@@ -217,8 +218,9 @@ class Preparation:
             return
         state = self._state_of_run(paths)
         self.findings.fact("run directory", f"{paths.exp_dir}: {state}")
-        held = run_directory.settings_of_run(paths) if state == _FINISHED else self.overrides.settings()
-        if idle := {name: value for name, value in self.overrides.settings().items() if held.get(name) != value}:
+        asked = self.overrides.settings() if state == _FINISHED else {}
+        held = run_directory.settings_of_run(paths) if asked else {}
+        if idle := {name: value for name, value in asked.items() if self._is_idle(name, value, held)}:
             ways = f"--set {what_goes_on(run_directory.why_early(paths))}, or choose another SAC_EXP_NAME"
             self.findings.error("run directory", f"{in_words(idle)} changes nothing, this run is finished: add {ways}")
         if not (starts or self._is_for_job) and (owner := owner_of_run(paths)) is not None:
@@ -227,6 +229,14 @@ class Preparation:
                 f"the run directory {paths.exp_dir} is in use by {owner}: stop that run first, or choose another "
                 "SAC_EXP_NAME",
             )
+
+    def _is_idle(self, name: str, value: Any, held: Mapping[str, Any]) -> bool:
+        """Whether a finished run has another value, which a start can't give it."""
+        if not name.startswith("SAC_"):
+            return held.get(name) != value
+        field = name.removeprefix("SAC_").lower()
+        meant = self.values.get(field)  # None: it is faulty, or leaves the value to the run.
+        return field not in _NEVER_KEPT and meant is not None and as_text(meant) != held.get(name)
 
     def _fault_of_directory(self, paths: RunPaths) -> str | None:
         """Why a start can't begin there; with `--fresh` it is moved aside, and the user's files must not be in it."""

@@ -43,7 +43,7 @@ def read_vars_file(path: Path, environ: Mapping[str, str] = os.environ) -> dict[
             f"vars file {path} was written by an editor of Windows, with carriage returns or a byte order mark: "
             f"sed -i 's/^\\xef\\xbb\\xbf//; s/\\r$//' '{path}' removes them"
         )
-    command = ["env", "LC_ALL=C", "bash", "-n", str(path)]
+    command = ["env", "LC_ALL=C", "bash", "-O", "extglob", "-n", str(path)]
     syntax = subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=False)
     if syntax.returncode:
         raise UserError(f"vars file {syntax.stderr.splitlines()[0]}: correct this line, or one above it")

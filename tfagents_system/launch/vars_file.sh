@@ -14,7 +14,7 @@ esac
 ! LC_ALL=C grep -q $'^\xef\xbb\xbf\|\r$' "$tfagents_vars" \
   || fail "vars file $tfagents_vars was written by an editor of Windows, with carriage returns or a byte order mark:" \
     "sed -i 's/^\\xef\\xbb\\xbf//; s/\\r\$//' '$tfagents_vars' removes them"
-tfagents_fault=$(LC_ALL=C bash -n "$tfagents_vars" 2>&1) \
+tfagents_fault=$(LC_ALL=C bash -O extglob -n "$tfagents_vars" 2>&1) \
   || fail "vars file ${tfagents_fault%%$'\n'*}: correct this line, or one above it"
 tfagents_vars=$(cd "$(dirname "$tfagents_vars")" && pwd)/$(basename "$tfagents_vars")
 tfagents_line=

@@ -217,7 +217,7 @@ def facts_of(model: RunModel) -> dict[str, tuple[str, str]]:
     last, best = evaluations[-1] if evaluations else {}, best_row(model)
     ended = str(status["roles"].get(TRAINER, {}).get("ended_early") or "")
     # A short run's hours are thousandths.
-    ended = re.sub(r"max_hours=([\d.]+)", lambda hours: f"max_hours = {duration(3600 * float(hours[1]))}", ended)
+    ended = re.sub(r"max_hours=(\d[\d.e-]*)", lambda hours: f"max_hours = {duration(3600 * float(hours[1]))}", ended)
 
     def of_evaluation(row: Mapping[str, Any], word: str) -> str:
         words = [f"{word} step {int(row.get('env_steps') or 0):,}"] if row else []

@@ -304,6 +304,11 @@ def _given_up(beat: Mapping[str, Any]) -> str:
 # Failures of simulators, of all starts of the workers that this start of the run has had.
 
 
+def fault_count(status: Status) -> int:
+    """How many faults the environments of all workers had."""
+    return sum(int(beat.get(COUNTED[0]) or 0) for role, beat in status["roles"].items() if is_worker(role))
+
+
 def fault_words(status: Status) -> str:
     """`8 environment faults`, with the share of cut episodes if that is large; empty if there are none."""
     beats = [beat for role, beat in status["roles"].items() if is_worker(role)]

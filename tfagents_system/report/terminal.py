@@ -23,12 +23,12 @@ from tfagents_system.machine.cpus import format_cpu_list
 from tfagents_system.report.status import (
     Status,
     curriculum_values,
+    fault_count,
     fault_words,
     format_number,
     format_secs,
     iteration_of,
     label,
-    last_fault,
     numbers,
     of_all,
     problems,
@@ -166,7 +166,7 @@ def progress_line(status: Status, last: Status | None = None) -> str:
         parts = [_OFFLINE if is_offline(trainer) else f"iteration {iteration_of(trainer)}"]
         parts += [f"{name} {text}" for name, text in known.items()]
     # Of what simulators have raised only how often, since a line is one of many.
-    is_news = last is None or last_fault(status)[0] != last_fault(last)[0]
+    is_news = last is None or fault_count(status) != fault_count(last)
     warnings = [*state_problems(status, run["updated_at"]), fault_words(status) if is_news else ""]
     parts += [f"! {problem}" for problem in warnings if problem]
     return f"{head} {'  '.join(parts)}"
