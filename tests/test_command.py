@@ -129,7 +129,7 @@ def test_commands_become_their_scripts(
     ]
     assert os.environ["TFAGENTS_COMMAND"] == "sac submit"
     assert os.environ["TFAGENTS_CALL"] == "sac train vars.sh --set seed=1", "what calls another one is told"
-    monkeypatch.delenv("TFAGENTS_CALL")
+    del os.environ["TFAGENTS_CALL"]
     monkeypatch.setenv("SAC_EXP_NAME", "elsewhere")
     run("train", "vars.sh")
     assert "TFAGENTS_CALL" not in os.environ, "without this variable the words train another run"

@@ -100,7 +100,7 @@ def describe_error(error: BaseException) -> str:
         lock = f"-c {_LOCK} " if PathFinder.find_spec("tf_agents") and os.path.exists(_LOCK) else ""
         return f"{described}; `{pip_install()} {lock}{package}` installs it"
     folders = [folder for folder in dict.fromkeys(sys.path) if os.path.isdir(folder) and is_users(f"{folder}/")]
-    return f"{described}, which is neither installed nor in {' or '.join(folders)}"
+    return f"{described}, which is neither installed nor in {' or '.join(folders[:3])}"  # PYTHONPATH may be long.
 
 
 def pip_install() -> str:
