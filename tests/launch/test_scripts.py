@@ -94,6 +94,15 @@ def test_a_vars_file_that_fails_is_named(tmp_path: Path, text: str, line: str) -
     assert f"error: vars file {tmp_path}/my.sh fails" in done.stderr and line in done.stderr
 
 
+def test_a_start_knows_how_it_was_called_where_the_words_alone_call_the_same_run(tmp_path: Path) -> None:
+    (tmp_path / "my arm.sh").write_text('echo "call: ${TFAGENTS_CALL-none}" >&2\nfalse\n')
+    words = [str(ROOT / "run_script.sh"), "my arm.sh", "--seed", "3"]
+    for variables, call in (({}, f"{ROOT}/run_script.sh my\\ arm.sh --seed 3"), ({"SAC_EXP_NAME": "arm"}, "none")):
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAC_", "TFAGENTS_"))}
+        done = subprocess.run(words, cwd=tmp_path, env=environ | variables, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and f"call: {call}\n" in done.stderr, done.stderr
+
+
 def test_a_vars_file_that_is_no_shell_is_told_with_its_line_alone(tmp_path: Path) -> None:
     (tmp_path / "my.sh").write_text('SAC_SEED=1\nSAC_EXP_NAME="arm\n')
     told = "vars file my.sh: line 2: unexpected EOF while looking for matching `\"': correct this line, or one above it"

@@ -41,7 +41,7 @@ source "$tfagents_launch/launcher.sh"
 
 tfagents_name=${TFAGENTS_COMMAND:-./run_script.sh}
 tfagents_arguments=("$@")
-if [[ -z ${SLURM_JOB_ID:-}${TFAGENTS_TERMS:-}$(compgen -e SAC_) ]]; then export TFAGENTS_CALL=${TFAGENTS_CALL:-$tfagents_name$(printf ' %q' "$@")}; fi
+if [[ -z ${SLURM_JOB_ID:-}${TFAGENTS_TERMS:-}$(compgen -e SAC_) ]]; then export TFAGENTS_CALL=${TFAGENTS_CALL:-$(printf '%q' "$0")$(printf ' %q' "$@")}; fi
 tfagents_options=() tfagents_files=() tfagents_check='' tfagents_study=''
 while (($#)); do
   if [[ $1 == --?*=* && $1 != --study=* ]]; then set -- "${1%%=*}" "${1#*=}" "${@:2}"; fi
