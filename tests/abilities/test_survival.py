@@ -50,7 +50,7 @@ class Numbered(gymnasium.Env):
 
     def step(self, action):
         if not (Path("FOLDER") / "fast").exists():
-            time.sleep(0.02)
+            time.sleep(0.1)  # So slow that the run cannot reach its end while a killed role is down.
         self.steps += 1
         return self.observe(), 1.0, False, False, {{}}
 
