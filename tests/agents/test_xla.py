@@ -1,50 +1,84 @@
-"""XLA compiles the update on a GPU; here it compiles for the CPU, whose own noise is another: the agents have none."""
+"""XLA compiles updates on a GPU, and the loop over those of small networks on CPUs.
+
+Its noise is another than TensorFlow's: the agents have none.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.agent_for_tests import B, block, build_quiet
+from tests.support.agent_for_tests import ACTION, OBS, B, Params, block, build_quiet
+from tests.support.fakes import agent_of
 from tfagents_system.agents import block_update
 from tfagents_system.agents.block_update import BlockUpdate
 from tfagents_system.replay.sampling import TransitionForm
 
-
-def weights_after(k: int) -> list[np.ndarray]:
-    agent = build_quiet()
-    BlockUpdate(agent, B, TransitionForm())(block(k))
-    return [variable.numpy() for variable in agent.trainable_variables]
+PRIORITIZED = TransitionForm(is_prioritized=True)
 
 
-def test_without_a_gpu_it_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def block_of(form: TransitionForm, k: int) -> list[np.ndarray]:
+    extra = [np.ones((k, B), np.float32), np.arange(k * B).reshape(k, B)] if form.is_prioritized else []
+    return [*block(k), *extra]
+
+
+def learned(form: TransitionForm, **options: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Weights after a block of five minibatches, and the TD errors of that."""
+    agent, errors = build_quiet(), list[np.ndarray]()
+    update = BlockUpdate(agent, B, form, **options)
+    update.tell_errors = lambda rows, values: errors.append(values)
+    update(block_of(form, 5))
+    return [variable.numpy() for variable in agent.trainable_variables], errors
+
+
+def test_without_a_gpu_an_update_is_not_compiled() -> None:
     before = os.environ.get("XLA_FLAGS")
     assert not block_update.xla_is_usable.__wrapped__()
     assert os.environ.get("XLA_FLAGS") == before
-    monkeypatch.setattr(block_update, "_warn", lambda error: pytest.fail(str(error)))
-    function = block_update.concrete_function(lambda x: x + 1.0, [tf.TensorSpec((2,))], by_xla=True)
-    assert "_XlaMustCompile" not in function.function_def.attr
 
 
-def test_it_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = weights_after(5)
-    monkeypatch.setattr(block_update, "xla_is_usable", lambda: True)
+@pytest.mark.parametrize("form", [TransitionForm(), PRIORITIZED], ids=["uniform", "priorities"])
+@pytest.mark.parametrize("place", ["update", "loop"])
+def test_it_learns_the_same(form: TransitionForm, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, plain_errors = learned(form)
+    monkeypatch.setattr(block_update, "xla_is_usable", lambda: place == "update")
     monkeypatch.setattr(block_update, "_warn", lambda error: pytest.fail(str(error)))
-    compiled = weights_after(5)
+    compiled, errors = learned(form, is_one_program=place == "loop")
     for ours, theirs in zip(compiled, plain, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
     assert any((ours != theirs).any() for ours, theirs in zip(compiled, plain, strict=True)), "it was not used"
+    assert [values.shape for values in errors] == ([(5, B)] if form.is_prioritized else [])
+    for ours, theirs in zip(errors, plain_errors, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_what_it_can_not_compile_runs_without_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(block_update, "xla_is_usable", lambda: True)
+@pytest.mark.parametrize(
+    ("attributes", "is_compiled"),
+    [
+        ({}, True),
+        ({"num_iter": 199}, False),  # 9,950 updates are over before it pays.
+        ({"num_iter": 199, "updates_per_env_step": 2}, True),
+        ({"env_steps_per_iter": None, "updates_per_iter": 50}, True),
+        ({"batch_size": 256, "critic_joint_fc_layer_params": (256, 256)}, False),
+        ({"recurrent": {"lstm_units": 8}}, False),
+    ],
+)
+def test_the_loop_is_compiled_for_small_networks_and_long_runs(attributes: dict[str, Any], is_compiled: bool) -> None:
+    small = {"actor_fc_layer_params": (64, 64), "critic_joint_fc_layer_params": (64, 64), "batch_size": 100}
+    attributes = small | {"env_steps_per_iter": 50, "num_iter": 200} | attributes
+    params = Params({"horizon": 10})
+    for name, value in attributes.items():
+        setattr(params, name, value)
+    agent = agent_of(Params, tf.TensorSpec((OBS,), tf.float32, "observation"), ACTION, **attributes)
+    assert block_update.pays_as_one_program(params, agent) == is_compiled
 
+
+def test_what_it_can_not_compile_runs_without_it(caplog: pytest.LogCaptureFixture) -> None:
     def own(x: tf.Tensor) -> tf.Tensor:
         return tf.numpy_function(lambda array: array + 1, [x], tf.float32)
 

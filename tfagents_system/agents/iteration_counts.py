@@ -7,6 +7,8 @@ import math
 
 from tfagents_system.train_params_base import TrainParamsBase
 
+MAX_BLOCK_MINIBATCHES = 100
+
 
 def updates_due(steps: int, updates_per_env_step: float) -> int:
     """floor(updates_per_env_step * steps), of the decimal number that was written: 0.1 * 30 is 3, as for people."""
@@ -58,6 +60,15 @@ def iterations_of_run(params: TrainParamsBase, workers: int) -> int:
         return params.num_iter
     steps = params.env_steps_per_iter or params.num_train_episodes_per_iter * workers * params.horizon
     return min(params.num_iter, math.ceil(params.num_env_steps / steps))
+
+
+def updates_of_run(params: TrainParamsBase) -> int:
+    """Updates of the whole run, where episodes have their full length and one worker collects."""
+    steps = params.env_steps_per_iter or params.num_train_episodes_per_iter * params.horizon
+    count = updates_of_iteration(params)
+    if count is None:
+        count = updates_due(steps, updates_ratio(params) or 0.0)
+    return iterations_of_run(params, 1) * count
 
 
 def random_count(params: TrainParamsBase) -> int:

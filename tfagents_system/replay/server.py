@@ -46,7 +46,6 @@ from tfagents_system.transport.connection import Connection
 from tfagents_system.transport.segments import Layout, MalformedSegmentError, Segment, from_wire, run_layout
 
 _MAX_BLOCK_BYTES = 32 * 2**20
-_MAX_BLOCK_MINIBATCHES = 100
 _HELD_OUT_MINIBATCHES = 4  # Per iteration, with validation: few compared with its updates.
 _DRAIN_SECS = 5.0
 _SNAPSHOT_SECS = 30.0
@@ -381,7 +380,7 @@ def draw_settings(params: TrainParamsBase, layout: Layout, seed: int) -> DrawSet
     """How this run's minibatches are drawn; a block is limited in bytes, with images an iteration is many blocks."""
     form = params.sample_form_ctor()
     minibatch_bytes = params.batch_size * form.sample_bytes(layout, params.frame_stack)
-    max_block_minibatches = max(1, min(_MAX_BLOCK_MINIBATCHES, _MAX_BLOCK_BYTES // minibatch_bytes))
+    max_block_minibatches = max(1, min(iteration_counts.MAX_BLOCK_MINIBATCHES, _MAX_BLOCK_BYTES // minibatch_bytes))
     return DrawSettings(
         batch_size=params.batch_size,
         form=form,
