@@ -1,4 +1,4 @@
-"""Updates/s of SBX or Stable-Baselines3: batch 256, networks (256, 256), 28 observations, 8 actions.
+"""Updates/s of SBX, Stable-Baselines3 or RLtools: batch 256, networks (256, 256), 28 observations, 8 actions.
 
     taskset -c 0,1 PEERS_PYTHON -m benchmarks.peers.updates --library sbx </dev/null
 
@@ -7,6 +7,9 @@ printed when the compilation is done, then, for each line of standard input, a r
 
 A call of `train` does several updates, as is best for that library's speed: SBX draws their minibatches at once and
 loops over them in one compiled function; Stable-Baselines3 loops in Python, where their number makes no difference.
+
+`--small`: batch 100, networks (64, 64), 3 observations, 1 action, the only size for RLtools, which g++ compiles with
+MKL for it. RLtools has no call of updates alone: each is with a step of an environment that does nothing.
 """
 
 from __future__ import annotations
@@ -15,41 +18,71 @@ import argparse
 import json
 import sys
 import time
+import types
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.peers.learning import algorithm_class
+from benchmarks.update import SMALL, USUAL, Size
 
-_OBSERVATION_DIM, _NUM_ACTIONS = 28, 8
 _TRANSITIONS = 100_000
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", choices=("sbx", "sb3"), required=True)
+    parser.add_argument("--library", choices=("sbx", "sb3", "rltools"), required=True)
     parser.add_argument("--rounds", type=int, default=3, help="rounds, each begun by a line of standard input")
     parser.add_argument("--updates", type=int, default=200, help="updates of a round, at least")
     parser.add_argument("--gradient_steps", type=int, default=50, help="updates in a call of train(), at most")
+    parser.add_argument("--small", action="store_true")
     return parser.parse_args()
 
 
-def make_model(library: str) -> Any:
-    """A model whose replay buffer is full of random transitions."""
+def nothing(size: Size) -> Any:
+    """An environment of these spaces in which nothing happens."""
     import gymnasium
+    import numpy as np
+
+    class Nothing(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (size.observation,), np.float32)
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (size.action,), np.float32)
+        spec: Any = types.SimpleNamespace(max_episode_steps=200)  # RLtools reads it.
+        zeros = np.zeros(size.observation, np.float32)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return self.zeros, {}
+
+        def step(self, action: Any) -> Any:
+            return self.zeros, 0.0, False, False, {}
+
+    return Nothing()
+
+
+def rltools_updates() -> Callable[[int], None]:
+    """RLtools' steps; its networks have 64 units by default, and its minibatches 100 samples."""
+    from rltools import SAC
+
+    state = SAC(lambda: nothing(SMALL), enable_evaluation=False, STEP_LIMIT=_TRANSITIONS).State(0)
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            state.step()
+
+    run(200)  # It begins to learn when there are 100 transitions.
+    return run
+
+
+def stable_baselines_updates(library: str, size: Size, gradient_steps: int) -> Callable[[int], None]:
+    """`train` of a model whose replay buffer is full of random transitions."""
     import numpy as np
     from stable_baselines3.common import logger
 
-    class Nothing(gymnasium.Env):
-        """Spaces alone: no step is taken."""
-
-        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (_OBSERVATION_DIM,), np.float32)
-        action_space = gymnasium.spaces.Box(-1.0, 1.0, (_NUM_ACTIONS,), np.float32)
-
     model = algorithm_class(library, "sac")(
         "MlpPolicy",
-        Nothing(),
+        nothing(size),
         buffer_size=_TRANSITIONS,
-        batch_size=256,
-        policy_kwargs={"net_arch": [256, 256]},
+        batch_size=size.batch,
+        policy_kwargs={"net_arch": list(size.units)},
         device="cpu",
         seed=0,
     )
@@ -59,28 +92,29 @@ def make_model(library: str) -> Any:
     for array in (buffer.observations, buffer.next_observations, buffer.actions, buffer.rewards):
         array[:] = random.uniform(-1.0, 1.0, array.shape)
     buffer.full = True
-    return model
 
+    def run(count: int) -> None:
+        for _ in range(count // gradient_steps):
+            model.train(gradient_steps, size.batch)
 
-def measure(model: Any, updates: int, gradient_steps: int) -> float:
-    """Updates/s, over at least `updates` of them."""
-    calls = -(-updates // gradient_steps)
-    began = time.perf_counter()
-    for _ in range(calls):
-        model.train(gradient_steps, 256)
-    return calls * gradient_steps / (time.perf_counter() - began)
+    run(gradient_steps)
+    return run
 
 
 def main() -> None:
     arguments = parse_arguments()
-    gradient_steps = min(arguments.gradient_steps, arguments.updates)
-    model = make_model(arguments.library)
-    model.train(gradient_steps, 256)
+    size, gradient_steps = SMALL if arguments.small else USUAL, min(arguments.gradient_steps, arguments.updates)
+    if arguments.library == "rltools":
+        run = rltools_updates()
+    else:
+        run = stable_baselines_updates(arguments.library, size, gradient_steps)
+    count = -(-arguments.updates // gradient_steps) * gradient_steps
     print("ready", flush=True)
     for _ in range(arguments.rounds):
         sys.stdin.readline()
-        rate = measure(model, arguments.updates, gradient_steps)
-        print(json.dumps({f"{arguments.library} sac": rate}), flush=True)
+        began = time.perf_counter()
+        run(count)
+        print(json.dumps({f"{arguments.library} sac": count / (time.perf_counter() - began)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -332,9 +332,19 @@ class BlockUpdate:
 
 
 def make_block_update(
-    params: TrainParamsBase, agent: tf_agent.TFAgent, matmul_precision: str = "float32", seed: int = 0
+    params: TrainParamsBase,
+    agent: tf_agent.TFAgent,
+    matmul_precision: str = "float32",
+    seed: int = 0,
+    *,
+    deterministic: bool = False,
 ) -> BlockUpdate:
-    """Compiles the update of a block as a run does; arguments and errors as of BlockUpdate."""
+    """Compiles the update of a block as a run does; arguments and errors as of BlockUpdate.
+
+    Args:
+      deterministic: XLA does not compile the loop, with which a run that is extended would draw other random numbers.
+    """
+    pays = not deterministic and matmul_precision == "float32" and pays_as_one_program(params, agent)
     return BlockUpdate(
         agent,
         params.batch_size,
@@ -343,15 +353,15 @@ def make_block_update(
         seed,
         measures=params.validation_share > 0,
         prior_samples=prior_samples(params),
-        is_one_program=matmul_precision == "float32" and pays_as_one_program(params, agent),
+        is_one_program=pays,
     )
 
 
 def pays_as_one_program(params: TrainParamsBase, agent: tf_agent.TFAgent) -> bool:
     """Whether a run's loop over small networks' updates takes half the time where XLA compiles it for CPUs.
 
-    By sizes alone: a resumed run goes on with the same numbers. SAC is twice as fast at 1.3 million products of weights
-    and samples, which are networks (64, 64) and 100 samples, 1.4 times at 5, 1.2 times at 16, and as fast at 58.
+    By sizes alone, which are the same whenever the run is resumed. SAC is twice as fast at 1.3 million products of
+    weights and samples, which are networks (64, 64) and 100 samples, 1.4 times at 5, 1.2 times at 16, as fast at 58.
     """
     if not isinstance(agent, Agent) or tf.config.list_physical_devices("GPU"):
         return False

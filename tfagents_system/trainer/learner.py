@@ -141,9 +141,10 @@ class Learner:
           UserError: The agent can't be trained as the parameters say.
         """
         params, seed = self._role.params, self._role.derived_seed(TRAIN_STREAM, self.state.recoveries)
-        self.block_update = make_block_update(params, self.agent, self._choose_precision(), seed)
+        precision, deterministic = self._choose_precision(), self._role.deterministic
+        self.block_update = make_block_update(params, self.agent, precision, seed, deterministic=deterministic)
         kind = self.block_update.kind
-        if self._role.deterministic and kind != "fused":
+        if deterministic and kind != "fused":
             raise UserError(
                 "SAC_DETERMINISTIC=1 needs an agent whose noise follows from the train step: one of the toolkit's own "
                 f"algorithms in float32, the update of this one is {kind} (the log says why)"
