@@ -68,7 +68,7 @@ _ROWS = (
     ("watch", "track", "report.tracking", "send metrics that a run could not send", _RUN),
     ("use", "play", "run", "play a policy: returns and videos", f"{_RUN} --num-episodes 5 --checkpoint best"),
     ("use", "montage", "run --montage", "show the first, the middle and the best checkpoint in one video", _RUN),
-    ("use", "export", "playing.export", "export a policy as NumPy, TFLite or ONNX", f"{_RUN} --format numpy tflite"),
+    ("use", "export", "playing.export", "export a policy as NumPy, TFLite or ONNX", f"{_RUN} --format tflite"),
     ("use", "experience", "experience.command", "import, export or show experience",
      f"import demos.npz --run {_RUN} --out demos", f"export {_RUN} --out reacher.npz", f"show {_RUN}"),
     ("use", "racing", "examples.racing.recorder", "record rewards, check and time racing environments",

@@ -126,7 +126,8 @@ def test_a_montage_shows_the_milestones(pendulum: Path, tmp_path: Path) -> None:
 
 
 def test_exports_act_as_the_policy_and_are_played(pendulum: Path, tmp_path: Path) -> None:
-    told = sac("export", pendulum, "--checkpoint", "latest", "--format", "numpy", "onnx", "tflite", "--out", tmp_path)
+    formats = [f"--format={name}" for name in ("onnx", "tflite")]
+    told = sac("export", *formats, "--format", "numpy", pendulum, "--checkpoint", "latest", "--out", tmp_path)
     assert {"policy.npz", "numpy_policy.py", "policy.onnx", "policy.tflite"} <= {
         path.name for path in tmp_path.iterdir()
     }

@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from tfagents_system.playing import export_files
     from tfagents_system.policies.files import require
 
-    if "onnx" in flags.format:
+    formats = flags.format or ["numpy"]
+    if "onnx" in formats:
         require("tf2onnx", "onnxruntime")
     logging.set_verbosity(logging.ERROR)
     print(checkpoint_in_words(paths, checkpoint), flush=True)
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     iteration, task = source.description["iteration"], EvaluatedTask(params.env_config, params.num_iter)
     if iteration is not None and (stage := task.in_words(iteration)):
         print(f"curriculum of {stage}", flush=True)
-    for name in dict.fromkeys(flags.format):
+    for name in dict.fromkeys(formats):
         try:
             with LongWork(f"{name}: writing and comparing"):
                 path, difference = export_files.write(source, name, folder)
@@ -66,6 +67,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     words = "name in policies/checkpoints, latest or best (default: best)"
     parser.add_argument("--checkpoint", metavar="NAME", help=words)
     formats = ("numpy", "tflite", "onnx")
-    parser.add_argument("--format", nargs="+", choices=formats, default=["numpy"], help="one or more (default: numpy)")
+    parser.add_argument(
+        "--format", action="append", choices=formats, help="may be given several times (default: numpy)"
+    )
     parser.add_argument("--out", metavar="FOLDER", help="folder to write to (default: exported/ in the run directory)")
     return parser.parse_args(arguments)
