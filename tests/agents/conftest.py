@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from tfagents_system.agents import block_update
-from tfagents_system.agents.block_update import BlockUpdate
 
 _SCALAR = tf.TensorSpec((), tf.float32)
 
@@ -36,4 +35,3 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     Compiling takes longer than the few updates of a test of checkpoints or of noise, which is not about it.
     """
     monkeypatch.setattr(block_update, "concrete_function", lambda function, signature, by_xla: _Uncompiled(function))
-    monkeypatch.setattr(BlockUpdate, "_compiled_block", lambda self, function: function)

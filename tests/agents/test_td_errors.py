@@ -85,7 +85,7 @@ def test_a_block_tells_the_errors_of_its_rows_and_weights_of_one_change_nothing(
 
 
 def test_an_agent_that_measures_no_errors_is_refused_with_the_remedy() -> None:
-    with pytest.raises(UserError, match="possible, SacAgent is trained by its own train: set it to None, or choose"):
+    with pytest.raises(UserError, match="possible, SacAgent is trained by its own train: leave it out, or choose"):
         BlockUpdate(reference_agent(), B, FORM)
     params: Any = Params({"horizon": 10})
     params.priority_exponent, params.sample_form_ctor = 0.5, TransitionForm

@@ -9,11 +9,12 @@ from tf_agents.trajectories import time_step as ts
 
 from tests.support.acting import action
 from tests.support.fakes import FakeParams, agent_of
-from tests.support.updates import losses_of, noise_of, update_once
+from tests.support.updates import losses_of, noise_of, quantile_loss_by_pairs, update_once
 from tfagents_system.agents import iqn
 from tfagents_system.agents.agent import make_worker_agent
 from tfagents_system.agents.dqn import FRACTIONS, TARGET_FRACTIONS
 from tfagents_system.agents.minibatch import TD_ERRORS, Drawing, Minibatch
+from tfagents_system.agents.tqc import quantile_loss
 from tfagents_system.errors import UserError
 from tfagents_system.policies.weights import named_variables
 from tfagents_system.policies.worker_policy import make_worker_policy
@@ -66,33 +67,18 @@ def check_weighted(agent, sample, errors, q, seed=0):
     return measured
 
 
-def quantile_loss(y, theta, tau, kappa):
-    """One number after the other."""
-    total = 0.0
-    for i in range(len(theta)):
-        for j in range(len(y)):
-            d = y[j] - theta[i]
-            size = d * d / (2 * kappa) if abs(d) < kappa else abs(d) - kappa / 2
-            total += abs(tau[i] - (d < 0)) * size / len(y)
-    return total
-
-
+@pytest.mark.parametrize("outer", [(B,), (2, B // 2)], ids=["transitions", "sequences"])
 @pytest.mark.parametrize("kappa", [0.005, 1.0])
-def test_the_loss_of_quantiles_and_its_gradient_are_those_of_the_definition(kappa):
+def test_the_loss_of_quantiles_and_its_gradient_are_those_of_the_definition(kappa, outer):
     rng = np.random.default_rng(0)
     y, theta, tau = rng.standard_normal((B, 5)), rng.standard_normal((B, 8)), rng.random((B, 8))
-    given = [tf.constant(array, tf.float32) for array in (y, theta, tau)]
+    given = [tf.constant(array.reshape(*outer, -1), tf.float32) for array in (y, theta, tau)]
     with tf.GradientTape() as tape:
         tape.watch(given[1])
-        loss = iqn.quantile_loss(*given, kappa)
-    expected = [quantile_loss(*row, kappa) for row in zip(y, theta, tau, strict=True)]
+        loss = tf.reshape(quantile_loss(*given, kappa), [B])
+    expected, gradient = quantile_loss_by_pairs(y, theta, tau, kappa)
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
-    moved = theta.copy()
-    moved[:, 3] += 1e-6
-    slope = [quantile_loss(*row, kappa) for row in zip(y, moved, tau, strict=True)]
-    np.testing.assert_allclose(
-        tape.gradient(loss, given[1])[:, 3], (np.array(slope) - expected) / 1e-6, rtol=1e-2, atol=1e-3
-    )
+    np.testing.assert_allclose(tf.reshape(tape.gradient(loss, given[1]), theta.shape), gradient, rtol=1e-4, atol=1e-5)
 
 
 def test_fractions_are_stratified_and_symmetric_and_follow_the_train_step():
@@ -122,10 +108,8 @@ def test_iqns_targets_are_of_the_next_action_that_has_the_highest_mean(double_q)
     )
     assert z.shape == (B, 8, N)
     best = (own if double_q else next_z).mean(1).argmax(1)
-    expected = [
-        quantile_loss(reward[b] + bootstrap[b] * next_z[b, :, best[b]], z[b, :, action[b]], tau.numpy()[b], 1.0)
-        for b in range(B)
-    ]
+    targets = reward[:, None] + bootstrap[:, None] * next_z[range(B), :, best]
+    expected, _ = quantile_loss_by_pairs(targets, z[range(B), :, action], tau.numpy())
     losses = agent.losses(Minibatch(transition(sample)), noise)
     y, q = reward + bootstrap * next_z[range(B), :, best].mean(1), z[range(B), :, action].mean(1)
     check_weighted(build("iqn", double_q=double_q), sample, np.abs(y - q), q, seed=4)

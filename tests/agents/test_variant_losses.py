@@ -17,9 +17,8 @@ from tests.support.tiny_agents import (
     softmax,
     with_sgd,
 )
-from tests.support.updates import noise_of, update_once
+from tests.support.updates import noise_of, quantile_loss_by_pairs, update_once
 from tfagents_system.agents.minibatch import Noise
-from tfagents_system.agents.tqc import quantile_huber_loss
 
 GAMMA, TAU = 0.9, 0.25
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}
@@ -154,44 +153,12 @@ def test_tqc_learns_what_is_left_of_the_pooled_quantiles():
     losses, critics = [], []
     for critic in before.critics:
         theta = before.values(critic, batch.observation, batch.action)
-        loss, gradient = numpy_quantile_huber(y, theta)
-        losses.append(loss.mean())
-        critics.append(stepped(critic, x, gradient / B))
+        loss, gradient = quantile_loss_by_pairs(y, theta, np.tile([0.125, 0.375, 0.625, 0.875], (B, 1)))
+        losses.append(loss.mean() / 4)
+        critics.append(stepped(critic, x, gradient / 4 / B))
     np.testing.assert_allclose(numbers["critic_loss"], sum(losses), **CLOSE)
     check_critics(agent, critics, before)
     check_actor_and_alpha(agent, batch, critics, numbers, before, lambda q: q.mean((0, -1)))
-
-
-def numpy_quantile_huber(y, theta):
-    """Equation by equation, pair by pair; the loss of each sample and its gradient with respect to theta."""
-    count = theta.shape[-1]
-    loss, gradient = np.zeros(len(y)), np.zeros_like(theta)
-    for b in range(len(y)):
-        for m in range(count):
-            tau = (2 * (m + 1) - 1) / (2 * count)
-            for target in y[b]:
-                u = target - theta[b, m]
-                huber = 0.5 * u**2 if abs(u) <= 1 else abs(u) - 0.5
-                slope = u if abs(u) <= 1 else np.sign(u)
-                weight = abs(tau - (u < 0)) / (count * len(y[b]))
-                loss[b] += weight * huber
-                gradient[b, m] -= weight * slope
-    return loss, gradient
-
-
-@pytest.mark.parametrize("shape", [(5,), (5, 3)], ids=["transitions", "sequences"])
-def test_the_quantile_huber_losss_gradient(shape):
-    rng = np.random.default_rng(1)
-    y, theta = 2 * rng.standard_normal((*shape, 9)), 2 * rng.standard_normal((*shape, 4))
-    prediction = tf.constant(theta, tf.float32)
-    with tf.GradientTape() as tape:
-        tape.watch(prediction)
-        losses = quantile_huber_loss(tf.constant(y, tf.float32), prediction)
-        weighted = tf.reduce_sum(losses * tf.range(1.0, 6.0)[(..., *[None] * (len(shape) - 1))])
-    expected, gradient = numpy_quantile_huber(y.reshape(-1, 9), theta.reshape(-1, 4))
-    np.testing.assert_allclose(losses, expected.reshape(shape), **CLOSE)
-    factors = np.arange(1.0, 6.0).reshape(5, *[1] * len(shape))
-    np.testing.assert_allclose(tape.gradient(weighted, prediction), factors * gradient.reshape(theta.shape), **CLOSE)
 
 
 def test_crossqs_statistics_are_over_both_halves():

@@ -183,7 +183,7 @@ def td3(self: FakeParams, time_step_spec: Any, action_spec: Any, train_step: Any
         ({"agent_ctor": td3, "validation_share": 0.1}, "validation_share is not possible, Td3Agent has no losses"),
         (
             {"agent_ctor": own_agent(), "recurrent": {"sequence_length": 3, "burn_in": 2}},
-            "recurrent.burn_in=2 is not possible, OwnAgent is trained by its own train: set it to 0, or",
+            "recurrent.burn_in=2 is not possible, OwnAgent is trained by its own train: leave it out, or",
         ),
         (
             {"agent_ctor": own_agent(td_errors_loss_fn=lambda targets, values: 1 / 0)},

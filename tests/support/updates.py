@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfagents_system.agents.agent import Agent
@@ -48,3 +49,14 @@ def losses_of(agent: Any, experience: Any, noise: Any = None, weight: Any = None
     """The losses without learning."""
     weight = None if weight is None else tf.constant(weight)
     return agent.losses(Minibatch(experience, weight, burn_in_steps), noise_of(agent, noise))
+
+
+def quantile_loss_by_pairs(y: Any, theta: Any, tau: Any, kappa: float = 1.0) -> tuple[Any, Any]:
+    """sum_i mean_j |tau_i - 1(d < 0)| L(d), d = y_j - theta_i, of each row; and its gradient with respect to theta."""
+    loss, gradient = np.zeros(len(y)), np.zeros(theta.shape)
+    for b, i, j in np.ndindex(*theta.shape, y.shape[1]):
+        d = y[b, j] - theta[b, i]
+        weight = abs(tau[b, i] - (d < 0)) / y.shape[1]
+        loss[b] += weight * (d * d / (2 * kappa) if abs(d) < kappa else abs(d) - kappa / 2)
+        gradient[b, i] -= weight * np.clip(d / kappa, -1, 1)
+    return loss, gradient

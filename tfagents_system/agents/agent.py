@@ -176,7 +176,7 @@ class Agent(tf_agent.TFAgent):
     # What all algorithms do alike.
 
     def minimize(
-        self, loss_of: Callable[[], Any], variables: Sequence[tf.Variable], optimizer: Optimizer, name: str
+        self, loss_of: Callable[[], Any], variables: Sequence[tf.Variable], optimizer: Optimizer
     ) -> tuple[Any, Sequence[Any]]:
         """One step down the gradient of `loss_of()[0]`.
 
@@ -186,7 +186,6 @@ class Agent(tf_agent.TFAgent):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
             loss, *others = loss_of()
-        tf.debugging.check_numerics(loss, f"{name} loss is inf or nan.")
         gradients = tape.gradient(loss, variables)
         self.apply(gradients, variables, optimizer)
         return (loss, *others), gradients

@@ -35,8 +35,8 @@ from tf_agents.networks.normal_projection_network import NormalProjectionNetwork
 from tf_agents.trajectories import policy_step, trajectory
 from tf_agents.trajectories import time_step as ts
 
+from tfagents_system.agents import iteration_counts as counts
 from tfagents_system.agents.agent import Agent, check_scheduled
-from tfagents_system.agents.iteration_counts import MAX_BLOCK_MINIBATCHES, prior_samples, updates_of_run
 from tfagents_system.agents.layers import VALUE_LAYER
 from tfagents_system.agents.minibatch import TD_ERRORS, Measured, Minibatch, Noise, all_measured
 from tfagents_system.agents.normalization import update_statistics
@@ -131,10 +131,11 @@ class BlockUpdate:
         self._measured_losses = agent.losses if self._is_fused else functools.partial(own_losses, agent)
         self._is_bfloat16 = matmul_precision == "bfloat16"
         self.kind = ("fused" if self._is_fused else "generic") + (" bfloat16" if self._is_bfloat16 else "")
-        if self._is_fused:
-            _make_slots(agent)
-        else:
+        if not self._is_fused:
             _check_own_train(agent, form)
+        for optimizer, variables in agent.optimized.values() if self._is_fused else ():
+            with tf.name_scope(optimizer._name):  # Now: a tf.function that makes variables is traced twice.
+                optimizer._create_all_weights(variables)
         self._is_prioritized = form.is_prioritized
         self.tell_errors: Callable[[np.ndarray, np.ndarray], None] | None = None
         self._form, self._reward_scale = form, getattr(agent, "reward_scale", None)
@@ -292,20 +293,20 @@ class BlockUpdate:
                 self._update_statistics(arrays[part * length :][:length])
             return *program(arrays, tf.shape(arrays[0])[0]), self._weights_are_sane()
 
-        return self._compiled_block(train_block)
+        return concrete_function(train_block, [self.block_spec], by_xla=False)
 
     def _program_of(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """The loop over a block's minibatches; compiled by XLA its shapes are fixed, and zeros fill a block up."""
         if not self._is_one_program:
             return run
-        specs = [tf.TensorSpec((MAX_BLOCK_MINIBATCHES, *spec.shape[1:]), spec.dtype) for spec in self.block_spec]
+        specs = [tf.TensorSpec((counts.MAX_BLOCK_MINIBATCHES, *spec.shape[1:]), spec.dtype) for spec in self.block_spec]
         program = concrete_function(run, [specs, tf.TensorSpec((), tf.int32)], by_xla=True)
 
         def run_padded(arrays: list[tf.Tensor], count: tf.Tensor) -> tuple[Measured, list[tf.Tensor]]:
-            missing = MAX_BLOCK_MINIBATCHES - count
+            missing = counts.MAX_BLOCK_MINIBATCHES - count
             full = [tf.pad(array, [[0, missing], *[[0, 0]] * (array.shape.rank - 1)]) for array in arrays]
-            pairs = zip(full, specs, strict=True)
-            sums, errors = program([tf.ensure_shape(array, spec.shape) for array, spec in pairs], count)
+            full = [tf.ensure_shape(array, spec.shape) for array, spec in zip(full, specs, strict=True)]
+            sums, errors = program(full, count)
             return sums, [array[:count] for array in errors]
 
         return run_padded
@@ -324,11 +325,7 @@ class BlockUpdate:
             losses = tf.map_fn(lambda each: losses_of(_joined(each, parts)), arrays, fn_output_signature=specs)
             return tf.nest.map_structure(tf.reduce_mean, losses)
 
-        return self._compiled_block(measure_block)
-
-    def _compiled_block(self, function: Callable[..., Any]) -> Any:
-        """A compiled function of a block's arrays. AutoGraph would take a fifth of a second to find the same loop."""
-        return tf.function(function, input_signature=[self.block_spec], autograph=False).get_concrete_function()
+        return concrete_function(measure_block, [self.block_spec], by_xla=False)
 
 
 def make_block_update(
@@ -341,8 +338,7 @@ def make_block_update(
 ) -> BlockUpdate:
     """Compiles the update of a block as a run does; arguments and errors as of BlockUpdate.
 
-    Args:
-      deterministic: XLA does not compile the loop, with which a run that is extended would draw other random numbers.
+    Deterministic ones do without XLA on CPUs: a run that is extended until XLA pays would draw other random numbers.
     """
     pays = not deterministic and matmul_precision == "float32" and pays_as_one_program(params, agent)
     return BlockUpdate(
@@ -352,7 +348,7 @@ def make_block_update(
         matmul_precision,
         seed,
         measures=params.validation_share > 0,
-        prior_samples=prior_samples(params),
+        prior_samples=counts.prior_samples(params),
         is_one_program=pays,
     )
 
@@ -368,8 +364,10 @@ def pays_as_one_program(params: TrainParamsBase, agent: tf_agent.TFAgent) -> boo
     inputs = tf.nest.flatten(agent.time_step_spec.observation)
     is_plain = params.sample_form_ctor().sequence_length is None and all(spec.shape.rank <= 1 for spec in inputs)
     weights = sum(variable.shape.num_elements() for variable in agent.trainable_variables)
-    is_small = weights * params.batch_size <= _SMALL
-    return is_plain and is_small and updates_of_run(params) >= _WORTH_COMPILING
+    steps = params.env_steps_per_iter or params.num_train_episodes_per_iter * params.horizon
+    updates = counts.updates_of_iteration(params) or counts.updates_due(steps, counts.updates_ratio(params) or 0.0)
+    is_long = counts.iterations_of_run(params, 1) * updates >= _WORTH_COMPILING
+    return is_plain and weights * params.batch_size <= _SMALL and is_long
 
 
 def check_agent(params: TrainParamsBase, agent: tf_agent.TFAgent) -> None:
@@ -404,17 +402,13 @@ def check_agent(params: TrainParamsBase, agent: tf_agent.TFAgent) -> None:
 
 def _check_own_train(agent: tf_agent.TFAgent, form: SampleForm) -> None:
     """What an agent's own `train` does not do must not be wanted."""
-    needs = (
-        (f"recurrent.burn_in={form.burn_in}", form.burn_in > 0, 0),
-        ("priority_exponent", form.is_prioritized, None),
-    )
-    findings = [
-        f"{name} is not possible, {type(agent).__name__} is trained by its own train: set it to {without}, or choose "
-        "an algorithm of the toolkit's own"
-        for name, is_needed, without in needs
-        if is_needed
-    ]
-    if findings:
+    wanted = {f"recurrent.burn_in={form.burn_in}": form.burn_in, "priority_exponent": form.is_prioritized}
+    if findings := [
+        f"{name} is not possible, {type(agent).__name__} is trained by its own train: leave it out, or choose an "
+        "algorithm of the toolkit's own"
+        for name, is_wanted in wanted.items()
+        if is_wanted
+    ]:
         raise UserError(*findings)
     logging.info("%s is trained by its own train: it is none of the toolkit's algorithms", type(agent).__name__)
 
@@ -427,24 +421,17 @@ def _joined(arrays: Sequence[tf.Tensor], parts: int) -> list[tf.Tensor]:
     return [tf.concat(pair, 0) for pair in zip(arrays[:count], arrays[count:], strict=True)]
 
 
-def _make_slots(agent: Agent) -> None:
-    """Makes the optimizers' variables, as their first step would: a tf.function that makes some is traced twice."""
-    for optimizer, variables in agent.optimized.values():
-        with tf.name_scope(optimizer._name):
-            optimizer._create_all_weights(variables)
-
-
 def _check_finite(losses: Mapping[str, float]) -> None:
     if wrong := {name: value for name, value in losses.items() if not math.isfinite(value)}:
         raise DivergedError(", ".join(f"{name} is {value}" for name, value in wrong.items()))
 
 
 def _run(function: Callable[[list[tf.Tensor]], Any], arrays: Sequence[np.ndarray]) -> Any:
-    """A compiled function of a block; what tf.debugging.check_numerics raises in it is a DivergedError."""
+    """A compiled function of a block; where an agent's own `train` checks numerics, it raises DivergedError."""
     try:
         return function([tf.convert_to_tensor(array) for array in arrays])
     except tf.errors.InvalidArgumentError as error:
-        # The first line of TensorFlow's long message that says `Critic loss is inf or nan`.
+        # The first line of TensorFlow's long message that says `Critic loss is inf or nan`, as TF-Agents has it.
         lines = [line for line in error.message.splitlines() if "inf or nan" in line.lower()]
         if not lines:
             raise
@@ -498,7 +485,7 @@ def _cuda_of_the_extra() -> Path | None:
 
 
 def concrete_function(function: Callable[..., Any], signature: Sequence[Any], *, by_xla: bool) -> Any:
-    """A compiled function of tensors of this signature; AutoGraph leaves it alone.
+    """A compiled function of tensors of this signature. AutoGraph would take a fifth of a second to find its loops.
 
     Args:
       by_xla: Whether XLA compiles it, unless an operation of it is none of XLA's: the log says so.

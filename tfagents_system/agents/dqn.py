@@ -94,7 +94,7 @@ class ValueLearner(Agent):
             found = self.critic_loss(sample, noise, training=True)
             return sample.mean(found.loss), found
 
-        (loss, found), gradients = self.minimize(loss_of, self.critic_variables, self.critic_optimizer, "Critic")
+        (loss, found), gradients = self.minimize(loss_of, self.critic_variables, self.critic_optimizer)
         measured = {
             "critic_loss": loss,
             "q_mean": weighted_mean(tf.stop_gradient(found.q), sample.weight),

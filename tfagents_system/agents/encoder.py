@@ -46,7 +46,8 @@ def convolutions(params: TrainParamsBase) -> tuple[Convolution, ...]:
 class ImageEncoder(network.Network):
     """Convolutions over each image of an observation; all other leaves pass unchanged.
 
-    Pixels go in as p / 255 - 0.5.
+    Pixels go in as p / 255 - 0.5. `encoded_spec` has features `[h, w, filters of the last layer]` float32 in place of
+    images.
     """
 
     def __init__(self, observation_spec: Any, layers: Sequence[Convolution]) -> None:
@@ -54,18 +55,13 @@ class ImageEncoder(network.Network):
         specs = tf.nest.flatten(observation_spec)
         self._stacks = [[_layer(each) for each in layers] if is_encoded(spec, layers) else None for spec in specs]
         created = tf.nest.flatten(self.create_variables())
-        self._encoded_spec = tf.nest.pack_sequence_as(
+        self.encoded_spec = tf.nest.pack_sequence_as(
             observation_spec,
             [
                 spec if stack is None else tf.TensorSpec(output.shape, tf.float32, _FEATURES)
                 for spec, stack, output in zip(specs, self._stacks, created, strict=True)
             ],
         )
-
-    @property
-    def encoded_spec(self) -> Any:
-        """Spec of the output: features `[h, w, filters of the last layer]` float32 in place of images."""
-        return self._encoded_spec
 
     def call(
         self, observation: Any, step_type: Any = None, network_state: Any = (), training: bool = False

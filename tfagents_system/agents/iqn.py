@@ -10,6 +10,7 @@ from tfagents_system.agents import algorithms
 from tfagents_system.agents.dqn import FRACTIONS, TARGET_FRACTIONS, CriticLoss, Dqn, Sample, of_actions
 from tfagents_system.agents.minibatch import Drawing, Noise
 from tfagents_system.agents.networks import best, of_legal
+from tfagents_system.agents.tqc import quantile_loss
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -52,28 +53,3 @@ def symmetric_fractions(drawing: Drawing, batch_size: int, count: int) -> tf.Ten
     u = tf.reshape(drawing.uniform(batch_size * half), [batch_size, half])
     lower = (tf.range(half, dtype=tf.float32) + u) / float(count)
     return tf.concat([lower, 1.0 - lower], axis=1)
-
-
-@tf.custom_gradient
-def quantile_loss(td_targets: tf.Tensor, quantiles: tf.Tensor, tau: tf.Tensor, kappa: float) -> tuple[tf.Tensor, Any]:
-    """sum_i mean_j |tau_i - 1(d_ij < 0)| * L(d_ij), d_ij = y_j - theta_i.
-
-    L(d) = d^2 / (2 kappa) where |d| < kappa, else |d| - kappa / 2. Its derivative, d / kappa clipped to [-1, 1], is
-    computed with the loss, in a third of the passes of backpropagation.
-
-    Args:
-      td_targets: y, `[B, N']`; no gradient flows into them.
-      quantiles: theta, `[B, N]`.
-      tau: Their fractions, `[B, N]`.
-      kappa: Above 0.
-
-    Returns:
-      `[B]`.
-    """
-    count = float(td_targets.shape[-1])
-    d = td_targets[:, None, :] - quantiles[:, :, None]
-    slope = tf.clip_by_value(d / kappa, -1.0, 1.0)
-    weighted = tf.where(d < 0.0, 1.0 - tau[:, :, None], tau[:, :, None]) * slope
-    loss = tf.reduce_sum(weighted * (d - 0.5 * kappa * slope), axis=(1, 2)) / count
-    derivative = -tf.reduce_sum(weighted, axis=2) / count
-    return loss, lambda upstream: (None, upstream[:, None] * derivative, None, None)

@@ -62,15 +62,6 @@ def iterations_of_run(params: TrainParamsBase, workers: int) -> int:
     return min(params.num_iter, math.ceil(params.num_env_steps / steps))
 
 
-def updates_of_run(params: TrainParamsBase) -> int:
-    """Updates of the whole run, where episodes have their full length and one worker collects."""
-    steps = params.env_steps_per_iter or params.num_train_episodes_per_iter * params.horizon
-    count = updates_of_iteration(params)
-    if count is None:
-        count = updates_due(steps, updates_ratio(params) or 0.0)
-    return iterations_of_run(params, 1) * count
-
-
 def random_count(params: TrainParamsBase) -> int:
     """Random episodes before the first iteration; or steps, if `initial_collect_steps` says how many."""
     steps = params.initial_collect_steps

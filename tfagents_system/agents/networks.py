@@ -421,17 +421,9 @@ class ValueNetwork(network.Network):
         return tf.reshape(values, [-1, tau.shape[1], values.shape[-1]]), network_state
 
     def acting_values(self, observation: Any) -> tf.Tensor:
-        """What actions are chosen by, see `of_legal`, `[B, num_actions]`: with quantiles the mean of the fixed ones.
-
-        The last layers are linear: the mean is taken in front of them, which spares most of their work.
-        """
-        features, _ = self.body((observation, ()))
-        if self.embedding is None:
-            return of_legal(self._last(self._heads(features)), observation)
-        hidden = self._heads(self._embedded(features, self._acting_tau(features)))
-        count = self.num_acting_quantiles
-        means = [tf.reduce_mean(tf.reshape(h, [-1, count, h.shape[-1]]), axis=1) for h in hidden]
-        return of_legal(self._last(means), observation)
+        """What actions are chosen by, see `of_legal`, `[B, num_actions]`: with quantiles the mean of the fixed ones."""
+        values, _ = self(observation)
+        return of_legal(values if self.embedding is None else tf.reduce_mean(values, axis=1), observation)
 
     def acting_fractions(self) -> np.ndarray:
         """(k + 1/2) / K, `[K]` float32."""

@@ -192,7 +192,6 @@ class Sac(Agent):
         with tape:
             measured = self.critic_loss(steps, next_steps, next_noise, noise, training=True)
         loss = measured["critic_loss"]
-        tf.debugging.check_numerics(loss, "Critic loss is inf or nan.")
         variables = [*self.critic_variables, *self._encoder_variables]
         self.apply(tape.gradient(loss, variables), variables, self.critic_optimizer)
         return all_measured(measured)
@@ -227,12 +226,10 @@ class Sac(Agent):
         """Steps actor and alpha, which shares log pi with the actor's loss."""
         with tape:  # Continues after the critics' step: the actor's loss uses their new values.
             loss = self.actor_loss(steps, actions, log_pi)
-        tf.debugging.check_numerics(loss, "Actor loss is inf or nan.")
         self.apply(tape.gradient(loss, self.actor_variables), self.actor_variables, self.actor_optimizer)
         if self.alpha_optimizer is None:
             return {"actor_loss": loss}
         alpha_loss, gradient = self.alpha_loss(steps, log_pi)
-        tf.debugging.check_numerics(alpha_loss, "Alpha loss is inf or nan.")
         self.apply([gradient], [self.log_alpha], self.alpha_optimizer)
         return {"actor_loss": loss, "alpha_loss": alpha_loss}
 

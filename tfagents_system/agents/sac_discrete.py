@@ -6,6 +6,7 @@ with the minimum an actor seldom comes upon rare rewards.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -83,9 +84,8 @@ class SacDiscrete(ValueLearner):
         return self.log_alpha * gradient, gradient
 
     def step_actor(self, sample: Sample) -> dict[str, tf.Tensor]:
-        (loss, log_pi), _ = self.minimize(
-            lambda: self.actor_loss(sample, training=True), self.actor_variables, self.actor_optimizer, "Actor"
-        )
+        loss_of = functools.partial(self.actor_loss, sample, training=True)
+        (loss, log_pi), _ = self.minimize(loss_of, self.actor_variables, self.actor_optimizer)
         if self.alpha_optimizer is None:
             return {"actor_loss": loss}
         alpha_loss, gradient = self.alpha_loss(sample, log_pi)

@@ -35,7 +35,10 @@ class Tqc(Sac):
         return pooled[..., : pooled.shape[-1] - self.num_dropped * len(quantiles)]
 
     def td_loss(self, td_targets: tf.Tensor, prediction: tf.Tensor) -> tf.Tensor:
-        return quantile_huber_loss(td_targets, prediction)
+        """Mean over the M quantiles, of the fractions (2 m - 1) / (2 M)."""
+        count = int(prediction.shape[-1])
+        tau = tf.constant((np.arange(count, dtype=np.float32) + 0.5) / count)
+        return quantile_loss(td_targets, prediction, tau, 1.0) / float(count)
 
     def value_of(self, outputs: tf.Tensor) -> tf.Tensor:
         return tf.reduce_mean(outputs, axis=-1)
@@ -49,24 +52,25 @@ class Tqc(Sac):
 
 
 @tf.custom_gradient
-def quantile_huber_loss(td_targets: tf.Tensor, prediction: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """Mean over all pairs of rho_tau_m(y_i - theta_m), tau_m = (2 m - 1) / (2 M).
+def quantile_loss(td_targets: tf.Tensor, quantiles: tf.Tensor, tau: tf.Tensor, kappa: float) -> tuple[tf.Tensor, Any]:
+    """sum_i mean_j |tau_i - 1(d_ij < 0)| * L(d_ij), d_ij = y_j - theta_i.
 
-    rho_tau(u) = |tau - 1(u < 0)| * H(u) with Huber's H: u^2 / 2 where |u| <= 1, else |u| - 1/2. Its derivative is that
-    weight times u clipped to [-1, 1]: it is computed with the loss, in a third of the passes of backpropagation.
+    Huber's L(d) is d^2 / (2 kappa) where |d| < kappa, else |d| - kappa / 2. Its derivative, d / kappa clipped to
+    [-1, 1], is computed with the loss, in a third of the passes of backpropagation.
 
     Args:
-      td_targets: y, `[B, (T,) K]`; no gradient flows into it.
-      prediction: theta, `[B, (T,) M]`.
+      td_targets: y, `[B, (T,) K]`; no gradient flows into them.
+      quantiles: theta, `[B, (T,) M]`.
+      tau: Their fractions, `[B, (T,) M]` or `[M]`.
+      kappa: Above 0.
 
     Returns:
       `[B, (T,)]`.
     """
-    count, num_targets = int(prediction.shape[-1]), int(td_targets.shape[-1])
-    tau = tf.constant((np.arange(count, dtype=np.float32)[:, None] + 0.5) / count)
-    u = td_targets[..., None, :] - prediction[..., :, None]
-    clipped = tf.clip_by_value(u, -1.0, 1.0)
-    slope = tf.where(u < 0.0, 1.0 - tau, tau) * clipped
-    loss = tf.reduce_mean(slope * (u - 0.5 * clipped), axis=(-2, -1))
-    derivative = tf.reduce_sum(slope, axis=-1) / float(-count * num_targets)
-    return loss, lambda upstream: (None, upstream[..., None] * derivative)
+    count, tau = float(td_targets.shape[-1]), tau[..., None]
+    d = td_targets[..., None, :] - quantiles[..., :, None]
+    slope = tf.clip_by_value(d / kappa, -1.0, 1.0)
+    weighted = tf.where(d < 0.0, 1.0 - tau, tau) * slope
+    loss = tf.reduce_sum(weighted * (d - 0.5 * kappa * slope), axis=(-2, -1)) / count
+    derivative = -tf.reduce_sum(weighted, axis=-1) / count
+    return loss, lambda upstream: (None, upstream[..., None] * derivative, None, None)
