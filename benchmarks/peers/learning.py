@@ -84,7 +84,7 @@ def main() -> None:
     )
     evaluation = EvalCallback(
         environment(arguments),
-        num_eval_episodes=arguments.eval_episodes,
+        n_eval_episodes=arguments.eval_episodes,
         eval_freq=arguments.eval_steps,
         log_path=".",  # Without one it keeps nothing.
         deterministic=True,
