@@ -25,7 +25,7 @@ from tfagents_system.settings.variables import read_variables
 
 
 class Process:
-    """One that has ended, or goes on (None)."""
+    """One that has ended, or continues (None)."""
 
     def __init__(self, code: int | None) -> None:
         self.pid, self.returncode = 0, code
@@ -210,9 +210,8 @@ def test_how_a_run_has_ended_is_an_exception_in_words(tmp_path: Path) -> None:
     )
     with pytest.raises(RunFailedError, match="(?s)run failed with exit code 1:.*the last line"):
         ended(tmp_path, 1, "the last line\n").wait(progress=False)
-    told = (
-        "error: trainer can't go on (error: mass)\n  error: mass\nrun failed: correct that, and `train(...)` goes on\n"
-    )
+    told = "error: trainer can't continue (error: mass)\n  error: mass\n"
+    told += "run failed: correct that, and `train(...)` continues\n"
     with pytest.raises(RunFailedError) as failed:
         ended(tmp_path, 1, f"[00:42] iteration 3\n[00:47] iteration 4\n{told}").wait(progress=False)
     assert str(failed.value) == f"{tmp_path / 'run'} failed with exit code 1:\n{told.rstrip()}"

@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 OWN = "TFAGENTS_OWN_"  # Before the name of a user's variable that a launcher has set otherwise.
 
 
-# A launcher's process gets the user's PYTHONPATH. Its own modules go on to come first, see lead_python_path.
+# A launcher's process gets the user's PYTHONPATH. Its own modules continue to come first, see lead_python_path.
 if _python_path := os.environ.pop(f"{OWN}PYTHONPATH", ""):
     os.environ["PYTHONPATH"] = _python_path
     sys.path += [folder for folder in _python_path.split(os.pathsep) if folder not in ("", *sys.path)]

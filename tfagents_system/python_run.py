@@ -69,7 +69,7 @@ def train(
     variables: Mapping[str, Any] | None = None,
     edits: str | None = None,
 ) -> Run:
-    """Starts a run, or goes on with one that was stopped, and returns at once; `Run.wait` raises what is refused.
+    """Starts a run, or continues with one that was stopped, and returns at once; `Run.wait` raises what is refused.
 
     Args:
       params: Class `TrainParams(TrainParamsBase)` of a file or a notebook's cell, or a file with it. A cell must have
@@ -80,7 +80,7 @@ def train(
       seed: Decides every other seed (SAC_SEED).
       attributes: Attributes of TrainParams for this run alone, as `--set` takes them.
       variables: Further SAC_ variables, such as `{"SAC_TRAIN_CPUS": 4}`.
-      edits: What a run that has begun does with files that were edited since: `keep` goes on with its own copies,
+      edits: What a run that has begun does with files that were edited since: `keep` continues with its own copies,
         `fresh` starts over and moves the old run aside. None: it is refused, with the differences.
 
     Raises:
@@ -184,7 +184,7 @@ class Run:
         return "" if self._output is None else self._output.read_text(errors="replace")
 
     def wait(self, timeout: float | None = None, *, progress: bool = True) -> Run:
-        """Waits until a run that was started here is finished. Ctrl-C ends the waiting alone: the run goes on.
+        """Waits until a run that was started here is finished. Ctrl-C ends the waiting alone: the run continues.
 
         Args:
           timeout: Seconds; None: as long as it takes.
@@ -196,7 +196,7 @@ class Run:
           TimeoutError: It trains on.
         """
         if self._process is None:
-            raise UserError(f"{self.exp_dir} was not started here: `sac status` and its metrics say how it goes on")
+            raise UserError(f"{self.exp_dir} was not started here: `sac status` and its metrics say how it continues")
         deadline = None if timeout is None else time.monotonic() + timeout
         with LongWork("starting", after_secs=0.0 if progress else threading.TIMEOUT_MAX, in_place=True) as bar:
             while self._process.poll() is None:
@@ -223,7 +223,7 @@ class Run:
             bar.what = f"{words['run']}: {'drawing its results' if is_drawn else words['state']}, {numbers}"
 
     def stop(self, timeout: float | None = None) -> None:
-        """Saves everything and ends a run that was started here; the same `train(...)` goes on with it.
+        """Saves everything and ends a run that was started here; the same `train(...)` continues with it.
 
         Args:
           timeout: Seconds; None: as long as it takes, which SAC_SAVE_DEADLINE_SECS limits.
@@ -312,7 +312,7 @@ def _cell_of(params: type) -> str:
 
 
 def _written(path: Path, text: str) -> Path:
-    """Writes a file unless it has the text already, so that a run that goes on is not told of an edit."""
+    """Writes a file unless it has the text already, so that a run that continues is not told of an edit."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
     return path

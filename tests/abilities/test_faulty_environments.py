@@ -1,4 +1,4 @@
-"""Simulators that raise, hang and leave programs behind, in the Python of SAC_ENV_PYTHON: the run goes on."""
+"""Simulators that raise, hang and leave programs behind, in the Python of SAC_ENV_PYTHON: the run continues."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_nobody_else_reaches_the_replay_server(survivor: Survivor) -> None:
 
 
 def test_a_signal_saves_and_the_same_command_goes_on(survivor: Survivor) -> None:
-    assert "everything is saved, the same command goes on from here" in survivor.seen["stop"], "it has SAC_ variables"
+    assert "everything is saved, the same command continues from here" in survivor.seen["stop"], "it has SAC_ variables"
     assert 5 * UPDATES <= survivor.stopped_at < ITERATIONS * UPDATES
     assert survivor.resumed_at == survivor.stopped_at
 

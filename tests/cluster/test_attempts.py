@@ -191,7 +191,7 @@ def test_a_lack_of_memory_is_named_and_not_retried(job: Job, code: int) -> None:
     lacks = f"{saves(1)}echo 0:125 >{job.tools}/scontrol.derived"
     done, output = job.attempt(code, does=lacks)
     assert done == 1 and job.calls == [] and "lack of memory: ask for more (--mem)" in output
-    # What SLURM still says of an earlier attempt counts no more, and who has saved goes on.
+    # What SLURM still says of an earlier attempt counts no more, and who has saved continues.
     assert job.attempt(137, does=saves(2))[0] == 75 and job.calls == ["scontrol requeue 7"]
     (job.tools / "scontrol.derived").unlink()
     assert job.attempt(75, does=lacks + saves(3))[0] == 75

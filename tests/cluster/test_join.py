@@ -49,7 +49,7 @@ WORKERS = ("worker_0", "worker_1")
 
 @pytest.fixture
 def running(tmp_path: Path) -> RunPaths:
-    """The directory of a run that goes on."""
+    """The directory of a run that continues."""
     paths = RunPaths(tmp_path / "run")
     paths.credentials.mkdir(parents=True)
     paths.gateway_json.write_text(json.dumps(GATEWAY))
@@ -356,7 +356,7 @@ def test_the_closing_line_says_that_the_run_is_done(
 
 def test_a_run_that_goes_on_is_not_said_to_be_stopped(running: RunPaths) -> None:
     tell(running, "running")
-    assert join.how_it_ended("stopped", running).endswith("the run goes on: start this again")
+    assert join.how_it_ended("stopped", running).endswith("the run continues: start this again")
     tell(running, "stopped", message="the run was stopped where its replay server is")
     assert join.how_it_ended("stopped", running) == "the run was stopped"
 
@@ -396,7 +396,7 @@ def test_a_run_that_goes_on_elsewhere_ends_them(running: RunPaths) -> None:
     write_json(running.gateway_json, {"port": 8443})  # As while it is restarted.
     assert leaves(target) is None
     write_json(running.gateway_json, GATEWAY | {"host": "node9"})
-    assert leaves(target) == (75, "the run goes on at node9:8443: start this command again to join it there")
+    assert leaves(target) == (75, "the run continues at node9:8443: start this command again to join it there")
 
 
 def test_a_crashed_worker_is_restarted_and_given_up(

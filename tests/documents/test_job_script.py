@@ -11,7 +11,7 @@ import pytest
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how_to/slurm.md"
 STOPPED = (
-    '{"message": "stopped by SIGUSR1, not everything was saved: the same command goes on from the last checkpoint"}'
+    '{"message": "stopped by SIGUSR1, not everything was saved: the same command continues from the last checkpoint"}'
 )
 
 

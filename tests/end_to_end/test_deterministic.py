@@ -142,7 +142,7 @@ def test_a_run_that_is_stopped_and_killed_again_and_again_gives_the_same_weights
     assert code == 0, f"{output}\n{run.logs()}"
     for worker in ("worker_0", "worker_1"):
         # Of its stop and its kills, one may have fallen on the end of an episode.
-        assert "an episode goes on where iteration" in run.log(worker), "it was in the middle of one"
+        assert "an episode continues where iteration" in run.log(worker), "it was in the middle of one"
 
     code, output = finish(beside)
     assert code == 0, f"{output}\n{whole.logs()}"

@@ -1,4 +1,4 @@
-"""Simulators that raise, hang, grow, die and lie, each for real: the run goes on, and what was wrong is told."""
+"""Simulators that raise, hang, grow, die and lie, each for real: the run continues, and what was wrong is told."""
 
 import re
 
@@ -124,7 +124,7 @@ CURRICULUM = {"mass": {"iters": [0, 3], "range": [1.0, 2.0]}}
 def start(folder, *, always, dies, **variables):
     (folder / "faulty.py").write_text(ENVIRONMENT)
     config = {"horizon": HORIZON, "always": always, "dies": dies, "curriculum": CURRICULUM}
-    # A hang must be noticed before the others go on without that worker: the run would be over.
+    # A hang must be noticed before the others continue without that worker: the run would be over.
     return UserRun(folder, PARAMS, config, num_collect_workers=WORKERS, straggler_secs=9, **variables)
 
 

@@ -81,7 +81,7 @@ def test_in_lockstep_they_come_and_go_as_they_like(start):
     run, process = start(200)
     join = run.join_two()
     run.wait_until_all_collect()
-    assert "going on without" not in run.log("replay"), "it waits for worker 1, which is planned"
+    assert "continuing without" not in run.log("replay"), "it waits for worker 1, which is planned"
     assert "worker 2 has joined" in run.log("replay")
 
     killed = run.beat("worker_2")["pid"]
@@ -91,7 +91,7 @@ def test_in_lockstep_they_come_and_go_as_they_like(start):
     earlier, iteration = run.pids(), run.iteration()
     join.terminate()
     assert finish(join, 60.0)[0] == 75
-    run.wait("the run goes on without those who have said goodbye", lambda: run.iteration() > iteration + 5)
+    run.wait("the run continues without those who have said goodbye", lambda: run.iteration() > iteration + 5)
     assert "have left" in run.log("replay")
 
     run.set_pace(2.0)  # It does not end before they are there.

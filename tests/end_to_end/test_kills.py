@@ -1,4 +1,4 @@
-"""Every kind of process is killed: the run goes on, ends as asked for, and keeps its promises.
+"""Every kind of process is killed: the run continues, ends as asked for, and keeps its promises.
 
 Roles are killed in pairs; abilities/test_survival.py kills each of the three roles alone, and `python -m tests.faults`
 does everything in any order.

@@ -62,7 +62,7 @@ def fails(campaign, *words, pace=ITERATION_SECS / 8):
 
 
 def resumes(campaign):
-    """The same command goes on from the last checkpoint to the end, soon now; every step is accounted for."""
+    """The same command continues from the last checkpoint to the end, soon now; every step is accounted for."""
     run, checkpoint = campaign.run, newest(campaign.run)
     assert checkpoint is not None
     end = run.iterations = checkpoint.iteration + ITERATIONS_AFTER
@@ -110,8 +110,8 @@ def test_a_full_disk_a_read_only_directory_and_one_that_is_gone(small_disk, tmp_
     with training(tmp_path, 300, AS_ANYBODY, exp_dir=small_disk / "run", max_restarts=1) as (run, campaign):
         run.set_pace(ITERATION_SECS)
         filler = fill(small_disk)
-        # Logs, heartbeats and the checkpoint that is due every 6 s can't be written: training goes on, as the journals
-        # of the environments say. A worker collects no iteration before the updates of the last but one.
+        # Logs, heartbeats and the checkpoint that is due every 6 s can't be written: training continues, as
+        # the journals of the environments say. A worker collects no iteration before the updates of the last but one.
         episodes, checkpoint = num_episodes(run), newest(run)
         iterations = int(2.5 * CHECKPOINT_SECS / ITERATION_SECS)
         assert campaign.wait_until(lambda: num_episodes(run) >= episodes + iterations, 300.0)

@@ -107,7 +107,7 @@ def test_each_step_is_in_an_episode_once_where_observations_stand_still(
 def test_workers_whose_observations_are_alike_at_a_cut_keep_all_steps(
     tmp_path: Path, layout: Layout, look_ahead: int
 ) -> None:
-    """What a ring says of episodes, or repeated steps, tell which segment goes on with which."""
+    """What a ring says of episodes, or repeated steps, tell which segment continues with which."""
     ring = Ring.open(tmp_path, layout, 200, 60)
     first, second = (cut(10, (5,), look_ahead, worker_id, layout) for worker_id in (0, 1))
     for segment in (next(first), next(second), next(second), next(first)):

@@ -28,7 +28,7 @@ from tfagents_system.run_files.run_paths import REPLAY, TRAINER, RunPaths, worke
 
 WORKERS, HORIZON, UPDATES = 3, 20, 4
 ITERATION_SECS = 0.4  # of an iteration while faults are caused
-RECOVERY_SECS = 400.0  # after which a run that does not go on is given up
+RECOVERY_SECS = 400.0  # after which a run that does not continue is given up
 STRAGGLER_SECS = 5.0
 _END_SECS = 600.0
 _POLL_SECS = 0.05
@@ -221,7 +221,7 @@ class Campaign:
         self._say(f"{kind} ({', '.join(roles)}): {took}")
         if recovery_secs is None:
             self.violations.append(
-                f"after {kind} of {', '.join(roles)} the run did not go on for {RECOVERY_SECS:.0f} s"
+                f"after {kind} of {', '.join(roles)} the run did not continue for {RECOVERY_SECS:.0f} s"
             )
         elif (threads := psutil.Process(self.process.pid).num_threads()) != 1:
             self.violations.append(f"after {kind} the supervisor, which forks, has {threads} threads")
@@ -374,7 +374,7 @@ class Campaign:
         return ["the run with SIGINT twice"], self._start_again()
 
     def _pause_worker(self) -> tuple[list[str], float | None]:
-        """Longer than the others wait for it; the time is until they go on, and it must work again afterwards."""
+        """Longer than the others wait for it; the time is until they continue, and it must work again afterwards."""
         worker = self._a_worker()
         pid = self.pid(worker)
         assert pid is not None
@@ -439,7 +439,7 @@ KINDS = {
     "two": "kill -9 of two roles at once",
     "everything": "kill -9 of everything, then the same command",
     "supervisor": "kill -9 of the supervisor, then the same command",
-    "pause": "SIGSTOP of a worker until the others go on, then SIGCONT",
+    "pause": "SIGSTOP of a worker until the others continue, then SIGCONT",
     "stop": "a stop signal, exit code 75, then the same command",
     "interrupt": "SIGINT twice, then the same command",
 }

@@ -1,4 +1,4 @@
-"""Experts and evaluators, prior data, and experience that a run goes on with: what does not fit is told at a start."""
+"""Experts and evaluators, prior data, and experience that a run has: what does not fit is told at a start."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_experts_need_a_policy_and_evaluators_evaluations(hooks: dict[str, Any],
 def test_a_saved_expert_must_observe_what_the_environment_gives_and_act_as_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each of its workers fails at its first step, and the run goes on without any of them."""
+    """Else each of its workers fails at its first step, and the run continues without any of them."""
 
     def errors(size: int) -> list[str]:
         """Of an environment with so many numbers to observe, and one to act with."""

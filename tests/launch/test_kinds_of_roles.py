@@ -57,7 +57,7 @@ def test_a_gateway_or_tracker_that_dies_or_refuses_its_input_later_does_not_end_
     assert supervisor.run() == 0
     status = status_of(run_dir)
     assert status["roles"][role]["given_up"] and status["roles"]["trainer"]["restarts"] == 0
-    assert f"the run goes on without {without}" in capfd.readouterr().out
+    assert f"the run continues without {without}" in capfd.readouterr().out
 
 
 def test_a_tracker_that_hangs_takes_no_time_from_those_that_save_and_a_stop_says_how_to_have_a_report(

@@ -165,13 +165,13 @@ def test_a_run_that_failed_says_which_command_goes_on_from_where(
 ) -> None:
     made = make_supervisor(tmp_path / "run", stop, {})
     made.paths.logs.mkdir(parents=True)
-    made.finish(1, "trainer can't go on (error: mass)")
-    failed = f"run failed: trainer can't go on (error: mass) (logs in {made.paths.logs}): correct that, and "
+    made.finish(1, "trainer can't continue (error: mass)")
+    failed = f"run failed: trainer can't continue (error: mass) (logs in {made.paths.logs}): correct that, and "
     assert made.closing_lines(1)[-1] == f"{failed}the same command begins again"
     made.paths.saved.write_text('{"train_step": 4800}')
-    assert made.closing_lines(1)[-1] == f"{failed}the same command goes on from train step 4,800"
+    assert made.closing_lines(1)[-1] == f"{failed}the same command continues from train step 4,800"
     monkeypatch.setenv("TFAGENTS_CALL", "sac train 'my arm/vars.sh' --fresh --seed 3")
-    again = "`sac train 'my arm/vars.sh' --seed 3` goes on from train step 4,800"
+    again = "`sac train 'my arm/vars.sh' --seed 3` continues from train step 4,800"
     assert made.closing_lines(1)[-1] == failed + again
     made.finish(1, "stopped by SIGTERM, not everything was saved")
     assert made.closing_lines(1)[-1].endswith(f"not everything was saved (logs in {made.paths.logs}): {again}")

@@ -104,7 +104,7 @@ def test_a_role_that_does_not_end_is_killed_at_the_deadline(
     assert supervisor.run() == 1
     assert clock.passed_secs == 1.75, "the first look after 1.5 s: the rest is the replay server's"
     out = capfd.readouterr().out
-    assert "killing trainer after 2 s" in out and ": the same command goes on from train step 40\n" in out
+    assert "killing trainer after 2 s" in out and ": the same command continues from train step 40\n" in out
     assert "saved" in log(run_dir, "replay")  # It still stores what it has.
 
 

@@ -156,7 +156,7 @@ def test_without_a_horizon_a_run_has_the_environments_time_limit(environ: dict[s
     assert settings.overrides.attributes.keys().isdisjoint({"horizon"}) and settings.overrides.settings() == {}
     train(paths)
     assert prepare_run(environ)
-    assert Settings.read(paths.run_json).config == {"horizon": 12}, "it goes on with it"
+    assert Settings.read(paths.run_json).config == {"horizon": 12}, "it continues with it"
 
 
 def test_a_job_that_is_submitted_is_checked_but_for_its_machine(
@@ -165,7 +165,7 @@ def test_a_job_that_is_submitted_is_checked_but_for_its_machine(
     elsewhere = environ | {"SAC_TRAIN_CPUS": "500", "SAC_SHARE_CPUS": "0", "SAC_TRAIN_GPUS": "1"}
     elsewhere["SAC_REPLAY_DIR"] = "/proc/1/scratch of the node"
     (tmp_path / "run").mkdir()
-    with RunLock(RunPaths(tmp_path / "run")):  # Such as a run that the job will go on with.
+    with RunLock(RunPaths(tmp_path / "run")):  # Such as a run that the job will continue with.
         assert prepare.check(elsewhere | {"TFAGENTS_JOB_MB": "4096"}, None) == 0
         report = capsys.readouterr().out
         assert "4.0 GiB of the job's memory are available" in report and "Pendulum-v1" in report

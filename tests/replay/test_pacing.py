@@ -145,7 +145,7 @@ def test_asynchronous_goes_on_with_a_ring_that_was_lost_and_forgives_nothing_tha
 
 
 def due(pacing, iteration, updates, first=0):
-    """Minibatches of an iteration that begins, or goes on, after so many updates; None while that can't be told."""
+    """Minibatches of an iteration that begins, or continues, after so many updates; None while that can't be told."""
     settled = pacing.settle(request(iteration, AS_DUE, updates, first))
     return None if settled is None else settled.count
 

@@ -1,4 +1,4 @@
-"""A killed server goes on with all that it had; after anything else the ring is that of the newest checkpoint."""
+"""A killed server continues with all that it had; after anything else the ring is that of the newest checkpoint."""
 
 import json
 import os

@@ -481,4 +481,4 @@ def test_a_wait_for_the_server_that_hangs_in_c_ends_the_role_with_where_it_is(ro
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     assert "in wait_until_up" in (tmp_path / "log").read_text()
     Role.wait_until_up(role, mock.MagicMock(), 0.1)
-    time.sleep(0.5)  # It is up: this process goes on.
+    time.sleep(0.5)  # It is up: this process continues.

@@ -137,7 +137,7 @@ def test_below_an_agent_of_a_sweep_the_run_is_the_agents(paths: RunPaths, monkey
     assert keep_tracked(paths, {"wandb": "offline"}).run_id == "abc123"
     monkeypatch.delenv("WANDB_RUN_ID")
     monkeypatch.delenv("WANDB_SWEEP_ID")
-    assert keep_tracked(paths, {"wandb": "offline"}).run_id == "abc123", "later starts go on with it"
+    assert keep_tracked(paths, {"wandb": "offline"}).run_id == "abc123", "later starts continue with it"
 
 
 @pytest.mark.parametrize(("missing", "other"), [("wandb", "ToMlflow"), ("mlflow", "ToWandb")])

@@ -129,7 +129,7 @@ def test_a_start_with_edited_files_is_refused_and_keep_goes_on_with_the_copies(
     refused = start("--set", "nosuch=1", SAC_TRAIN_CPUS="none")
     assert refused.code == 2 and "Traceback" not in refused.told and "robot.xml" not in refused.told
     from_line = f"--from {run.exp_dir} --name run_2"
-    edited = [f"{project}/mass_of_robot.py. --keep goes on", "  | -MASS = 1\n  | +MASS = 2\n", from_line]
+    edited = [f"{project}/mass_of_robot.py. --keep continues", "  | -MASS = 1\n  | +MASS = 2\n", from_line]
     for words in (*edited, "--fresh moves the old run aside", "nosuch", "SAC_TRAIN_CPUS=none"):
         assert words in refused.told
     kept = start("--keep", tries=True)
@@ -328,7 +328,7 @@ def test_nothing_is_deleted_behind_a_link(
     elsewhere = tmp_path / "large_disk"
     (elsewhere / "thesis").mkdir(parents=True)
     (paths.exp_dir / name).symlink_to(elsewhere)
-    assert start().code == 0, "it goes on with what is there"
+    assert start().code == 0, "it continues with what is there"
     before = sorted(tmp_path.rglob("*"))
     (project / "mass_of_robot.py").write_text("MASS = 2\n")
     refused = start()

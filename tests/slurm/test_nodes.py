@@ -47,7 +47,7 @@ def test_workers_of_other_nodes_come_and_go(cluster: SlurmCluster, tmp_path: Pat
         is_lost = True
         cluster.kill_node("n2")
         before = iteration()
-        cluster.wait_until(lambda: iteration() > before + 20, 60.0 + STRAGGLER_SECS, "it goes on without the lost node")
+        cluster.wait_until(lambda: iteration() > before + 20, 60.0 + STRAGGLER_SECS, "it continues without that node")
         assert cluster.state(job) == "RUNNING"
         assert iteration() < iterations
 

@@ -79,7 +79,7 @@ def waits_for(path: Path) -> str:
 
 
 def waits_for_up(*roles: str, said: str = "up") -> str:
-    """A role that goes on once each of these has said "up": it then saves when it is told to stop."""
+    """A role that continues once each of these has said "up": it then saves when it is told to stop."""
     return "".join(f"until grep -qsx {said} $SAC_EXP_DIR/logs/{role}.log; do sleep 0.02; done; " for role in roles)
 
 

@@ -183,7 +183,7 @@ def test_a_refused_task_stops_no_other_and_is_told(project: Project, capsys: pyt
     assert sweep.main(command) == 75
     told = capsys.readouterr().out.splitlines()
     assert told[-2].startswith("task 0 (SAC_SEED=0): exit code 2: no luck (log in ")
-    assert told[-1] == "2 of 4 tasks are done: the same command goes on with the others"
+    assert told[-1] == "2 of 4 tasks are done: the same command continues with the others"
     project.behave({0: {"code": 1}})
     project.starts()
     assert sweep.main(command) == 1 and [start["number"] for start in project.starts()] == [0, 2]

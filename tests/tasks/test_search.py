@@ -1,4 +1,4 @@
-"""Searches for settings: which trials there are, how they go on, what was found, and who takes them in a job array."""
+"""Searches for settings: trials, how they continue, what was found, and who takes them in a job array."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_failed_trials_count_and_three_refused_starts_in_a_row_end_a_search(
     assert tune(50) == 1 and states(project) == [FAILED, DONE, *[FAILED] * 4]
     told = capsys.readouterr()
     assert "task 2 (" in told.out and "exit code 1: no luck" in told.out
-    assert "exit code 2: no luck; correct that, and the same command goes on" in told.err
+    assert "exit code 2: no luck; correct that, and the same command continues" in told.err
     project.behave({})
     assert tune(7) == 0 and states(project)[6:] == [DONE]
 

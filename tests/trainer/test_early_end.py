@@ -270,6 +270,6 @@ def test_a_run_is_finished_early_for_its_own_settings_alone(tmp_path: Path) -> N
         assert run_directory.is_finished(paths, Overrides(params)), params
     impossible: list[dict[str, Any]] = [{"max_hours": "long"}, {"stop_when": {"eval_return": {}}}, {"stop_when": 5}]
     for params in (*others, *impossible, {"num_iter": 200}, {"num_env_steps": 900}):
-        assert not run_directory.is_finished(paths, Overrides(params)), f"a sweep goes on with it for {params}"
+        assert not run_directory.is_finished(paths, Overrides(params)), f"a sweep continues with it for {params}"
     assert not is_finished({**trainer, "state": "saving"})
     assert is_finished({"state": "done", "num_iter": 100}) and run_directory.why_early(paths) is None

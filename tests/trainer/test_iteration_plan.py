@@ -101,7 +101,7 @@ def test_updates_are_exact_whatever_is_lost_killed_or_ahead(tmp_path, ratio, see
         event = rng.random()
         if event < 0.3:
             saved = dataclasses.replace(state), steps[0]
-        elif event < 0.5:  # The trainer is killed: it goes on from what was saved.
+        elif event < 0.5:  # The trainer is killed: it continues from what was saved.
             plan, state, steps = make_plan(num_iter, state=dataclasses.replace(saved[0]))
             steps[0] = saved[1]
     assert steps[0] == updates_due(policy_steps, ratio)

@@ -51,7 +51,7 @@ def test_policies(paths, monkeypatch, write):
     assert not paths.exp_dir.exists()
     paths.exp_dir.with_name("elsewhere").rename(paths.exp_dir)
     export.save_model()
-    assert export.has_model(), "put back, it goes on"
+    assert export.has_model(), "put back, it continues"
 
 
 def test_checkpoints(paths, monkeypatch):

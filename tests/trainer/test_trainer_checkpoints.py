@@ -1,4 +1,4 @@
-"""A checkpoint brings back agent, optimizers and counters; it waits for the replay server, or goes on without."""
+"""A checkpoint brings back agent, optimizers and counters; it waits for the replay server, or continues without."""
 
 from __future__ import annotations
 
@@ -364,7 +364,7 @@ def test_two_are_kept_and_names_of_something_else_and_moved_directories_are_refu
         run.snapshots.take("elsewhere", is_far=True)
     home = run.checkpoints.parent
     moved = home.rename(home.with_name("moved"))
-    assert not run.snapshots.take("checkpoint_0000000040", is_far=True), "the server goes on"
+    assert not run.snapshots.take("checkpoint_0000000040", is_far=True), "the server continues"
     assert not home.exists(), "and it may be put back"
     assert "checkpoint_0000000040: [Errno 2]" in str(run.snapshots.error)
     moved.rename(home)

@@ -214,7 +214,7 @@ def test_a_server_that_is_away_for_longer_than_anybody_waits_costs_nothing(
         sender.call(functools.partial(server.put, tables.REPORTS, [np.array([number])]))
     until(lambda: len(told) > 5, SECS, "it to be tried again")
     sender.confirm()
-    assert sender.unconfirmed_segments >= 3 and told[0].startswith("waited 600 s: giving up; the worker goes on")
+    assert sender.unconfirmed_segments >= 3 and told[0].startswith("waited 600 s: giving up; the worker continues")
     server.error = None
     flush(sender)
     assert episodes(server) == [0, 1, 2] and [segment.number for segment in server.stored] == [0, 1, 2]

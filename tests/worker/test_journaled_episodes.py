@@ -1,4 +1,4 @@
-"""A deterministic run's worker that starts again goes on in its episodes as if it had never stopped."""
+"""A deterministic run's worker that starts again continues in its episodes as if it had never stopped."""
 
 import dataclasses
 import functools
@@ -173,7 +173,7 @@ def whole(tmp_path_factory):
 def test_a_worker_that_starts_again_in_every_iteration_collects_the_same(tmp_path, whole, name):
     expected, _ = whole(name)
     ended = {bool(episodes) for _, episodes in expected}
-    assert ended == {False, True}, "episodes that end and such that go on"
+    assert ended == {False, True}, "episodes that end and such that continue"
     for iteration in range(ITERATIONS):
         start = Start(name, tmp_path, 1 + iteration)
         assert start.collect(iteration) == expected[iteration], iteration

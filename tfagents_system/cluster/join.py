@@ -92,7 +92,7 @@ class Target:
       credentials_dir: Folder with the run's certificate and key.
       password_file: For the gateway, if it asks for a password.
       run: The run directory, if it can be seen from here.
-      follows: It has said where the gateway is, and may say another place once the run goes on there. Not where the
+      follows: It has said where the gateway is, and may say another place once the run continues there. Not where the
         user has said it, or behind a tunnel.
       look: Called regularly while workers are there: keeps the tunnel to it open.
     """
@@ -563,7 +563,7 @@ class JoinSupervisor(Supervisor):
                 self.finish(_OUTCOMES[state], how_it_ended(state, run))
             elif self._target.follows and state == UP and gateway_address(run) not in (None, self._target.server):
                 # Such as on another node, after the one that it was on was lost: they would wait there for ever.
-                why = f"the run goes on at {gateway_address(run)}: start this command again to join it there"
+                why = f"the run continues at {gateway_address(run)}: start this command again to join it there"
                 self.finish(EXIT_RESUMABLE, why)
 
     def _all_are_over(self) -> None:
@@ -600,7 +600,7 @@ def how_it_ended(state: str, run: RunPaths | None) -> str:
     if message.startswith("stopped by "):
         return f"the run was {message} on {status.get('host')}"
     goes_on = run is not None and state_of_run(run) in ("starting", "running", UP)
-    return "another program ended them, and the run goes on: start this again" if goes_on else "the run was stopped"
+    return "another program ended them, and the run continues: start this again" if goes_on else "the run was stopped"
 
 
 def take_folder(joined: Path, host: str, claims: Claims) -> Path:

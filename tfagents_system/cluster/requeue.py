@@ -75,17 +75,17 @@ class Job:
         return self.facts().get("DerivedExitCode") == "0:125"
 
     def requeue(self) -> tuple[int, str]:
-        """Has the job go on after this attempt; (exit code, words)."""
+        """Has the job continue after this attempt; (exit code, words)."""
         facts = self.facts()
         if int(facts.get("Restarts", 0)) > self.restarts:
             return RESUMABLE, "and requeued by SLURM"
         if facts.get("Requeue") == "0":
-            return RESUMABLE, "and not requeued (--no-requeue): submit it again to go on"
+            return RESUMABLE, "and not requeued (--no-requeue): submit it again to continue"
         if self.was_cancelled():
-            return RESUMABLE, "and not requeued: it was cancelled: submit it again to go on"
+            return RESUMABLE, "and not requeued: it was cancelled: submit it again to continue"
         if subprocess.call((*_DEAF, "scontrol", "requeue", self.name)) == 0:
             return RESUMABLE, "and requeued"
-        return RESUMABLE, "but SLURM does not requeue it, see above: submit it again to go on"
+        return RESUMABLE, "but SLURM does not requeue it, see above: submit it again to continue"
 
 
 def _ask(*command: str) -> str:

@@ -122,7 +122,7 @@ def parse(arguments: Sequence[str]) -> Options:
         raise UserError(f"the vars file comes first, as in {command} my_vars.sh --time 4:00:00 (--help says more)")
     if "--fresh" in others:
         raise UserError(
-            "--fresh is for starts by hand, and a job goes on with the run that is there: choose another SAC_EXP_NAME, "
+            "--fresh is for starts by hand, and a job continues the run that is there: choose another SAC_EXP_NAME, "
             "or move the run's directory away yourself"
         )
     options.run += [f"--set={text}" for text in options.assignments]

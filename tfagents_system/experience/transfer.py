@@ -116,13 +116,13 @@ def _whole_episodes(stored: StoredRing, source: str, tell: Tell) -> list[Segment
     if late := sum(not part.starts_episode for part in parts):
         tell(f"{late:,} episodes without their beginning are left out: newer experience has taken its place")
     if cut := len(parts) - len(episodes) - late:
-        tell(f"{cut:,} episodes without their end are left out: faults, stops and restarts cut episodes, or they go on")
+        tell(f"{cut:,} episodes without their end are left out: faults, stops and restarts cut them, or they continue")
     if stored.damaged_steps:
         tell(f"{stored.damaged_steps:,} damaged steps are left out")
     if held_out := sum(episode.held_out for episode in episodes):
         tell(f"{held_out:,} episodes that {source} has held out (validation_share) are like the others from now on")
     if not episodes:
-        raise UserError(f"{stored.folder} holds no whole episode: let the run go on, or raise buffer_size")
+        raise UserError(f"{stored.folder} holds no whole episode: let the run continue, or raise buffer_size")
     return episodes
 
 
@@ -279,7 +279,7 @@ def episodes_of(stored: StoredRing) -> Iterator[Segment]:
 
 @dataclasses.dataclass(eq=False)
 class _OpenPart:
-    """A part of an episode that goes on.
+    """A part of an episode that continues.
 
     Attributes:
       deferred: Steps at its end that the next segment repeats.

@@ -259,7 +259,7 @@ class Preparation:
             return "a new run" + (", what is there is moved aside" if is_moved else "")
         if not run_directory.has_begun(paths):
             return "a run without any update yet, which takes files and settings as they are now"
-        return _FINISHED if run_directory.is_finished(paths, self.overrides) else "a run that goes on"
+        return _FINISHED if run_directory.is_finished(paths, self.overrides) else "a run that continues"
 
     def _check_source(self) -> None:
         """Whether the run that SAC_FROM names is there: a misspelt one is told before TensorFlow is imported."""
@@ -292,7 +292,7 @@ class Preparation:
     # The user's files.
 
     def _look_at_files(self) -> None:
-        """Copies those that the run begins with, or compares those of a run that goes on with its copies."""
+        """Copies those that the run begins with, or compares those of a run that continues with its copies."""
         if "server" in self.values or "params" not in self.values:
             return
         if not run_directory.has_begun(self.run_before):
@@ -325,7 +325,7 @@ class Preparation:
             )
 
     def _compare_files(self, paths: RunPaths, params: Path, config: Path) -> None:
-        """A run that goes on would train other files than the user has now: that is refused, unless told how."""
+        """A run that continues would train other files than the user has now: that is refused, unless told how."""
         try:
             edits = run_directory.edits(paths, params, config)
         except OSError as error:
@@ -447,19 +447,19 @@ def _write_run(preparation: Preparation) -> bool:
 
 
 def tell_finished(name: str, paths: RunPaths) -> None:
-    """Says that a run is finished, and how it goes on."""
+    """Says that a run is finished, and how it continues."""
     why = run_directory.why_early(paths)
     words = finished_in_words(name, why, run_directory.read_run_json(paths)["attributes"]["num_iter"])
     print(
         in_callers_terms(
-            f"{words} ({paths.exp_dir}). Nothing is to be done: choose another SAC_EXP_NAME for a new run, or go on "
+            f"{words} ({paths.exp_dir}). Nothing is to be done: choose another SAC_EXP_NAME for a new run, or continue "
             f"with this one with --set {what_goes_on(why)}"
         )
     )
 
 
 def what_goes_on(why_early: str | None) -> str:
-    """Settings with which a run that ended goes on."""
+    """Settings with which a run that ended continues."""
     if why_early and why_early.endswith("(stop_when)"):
         return "stop_when=null, or stop_when.KEY=VALUE (null removes a key)"
     ends = ((f"{name}=", f"{name}=N") for name in ("num_env_steps", "max_hours"))

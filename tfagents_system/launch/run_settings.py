@@ -135,7 +135,7 @@ def _edits_of_start(edits: str | None, run: RunPaths | None, environ: Mapping[st
 
 
 def _counts(values: Mapping[str, Any], given: Mapping[str, str], began: RunVariables | None) -> dict[str, str]:
-    """Numbers of CPUs and workers where they are `auto`; a run that goes on keeps its number of workers."""
+    """Numbers of CPUs and workers where they are `auto`; a run that continues keeps its number of workers."""
     if all(given.get(name, "").strip() not in ("", "auto") for name in COUNTS.values()):
         return {}
     if began is not None and has_automatic_workers(given):

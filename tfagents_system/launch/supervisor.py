@@ -302,7 +302,7 @@ class Supervisor:
         elif code == EXIT_BAD_INPUT and role.name != TRACKER and (role.name != GATEWAY or not role.restarts):
             self.fail(EXIT_BAD_INPUT, f"{role.name} refused its input{role.last_words()}", role.error_lines())
         elif code == EXIT_HOPELESS:
-            self.fail(EXIT_FAILED, f"{role.name} can't go on{role.last_words()}", role.error_lines())
+            self.fail(EXIT_FAILED, f"{role.name} can't continue{role.last_words()}", role.error_lines())
         elif is_worker(role.name) and code == EXIT_DONE:
             say(f"{role.name} is done")
         elif has_done_new and code in (EXIT_RENEW, -signal.SIGKILL, -signal.SIGTERM):
@@ -337,11 +337,11 @@ class Supervisor:
             self.fail(EXIT_FAILED, text, role.last_lines())
         elif role.name in DISPENSABLE:
             without = "other machines" if role.name == GATEWAY else "sending its metrics"
-            say(role.log_line(f"{text}; the run goes on without {without}"))
+            say(role.log_line(f"{text}; the run continues without {without}"))
         elif self.variables.deterministic:  # The others wait for it as long as it takes.
             self.fail(EXIT_FAILED, f"{text}: SAC_DETERMINISTIC=1", role.last_lines())
         else:
-            say(role.log_line(f"{text}; the other workers go on"))
+            say(role.log_line(f"{text}; the other workers continue"))
 
     def _has_done_new(self, role: RoleProcess) -> bool:
         """Whether a process that has just ended had got further than any before it: updates, steps stored or taken."""
@@ -535,13 +535,13 @@ class Supervisor:
         call = os.environ.get(CALLED, "").replace(" --fresh", "")  # Which would start over.
         again = f"`{call}`" if call else "the same command"
         if code == EXIT_RESUMABLE:
-            saved = f"everything is saved, {again} goes on from here"
+            saved = f"everything is saved, {again} continues from here"
             has_trained = trainer.get("train_step") or run_directory.has_begun(self.paths)
             if TRAINER in self.roles and not has_trained:
                 saved = f"nothing had been trained yet, {again} begins the run"
             return [*lines, f"{self._name}: {self.message}; {saved}"]
         step = (read_json(self.paths.saved) or {}).get("train_step")
-        remedy = f"{again} " + (f"goes on from train step {step:,}" if step else "begins again")
+        remedy = f"{again} " + (f"continues from train step {step:,}" if step else "begins again")
         remedy = f": {remedy}" if self.message.endswith("not everything was saved") else f": correct that, and {remedy}"
         fault = f"{self._name} failed: {self.message} (logs in {self.paths.logs})"
         return [*lines, fault + (remedy if self._is_ours else "")]

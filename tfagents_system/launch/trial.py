@@ -283,7 +283,7 @@ class Inspector:
     def _horizon_of(self, params: TrainParamsBase, config: dict[str, Any]) -> dict[str, int]:
         """The `horizon` of a configuration without one, which gets it: the environment's own time limit."""
         if HORIZON in config:
-            recorded = self._start.overrides.defaults.get(HORIZON)  # Of the run that goes on.
+            recorded = self._start.overrides.defaults.get(HORIZON)  # Of the run that continues.
             return {} if recorded is None else {HORIZON: recorded}
         if self._has_wrong(CONFIG):  # It may be misspelt.
             return {}
@@ -442,7 +442,7 @@ class Inspector:
                 needed[folder] = ("replay buffer", max(0, replay_bytes - there))
         prior = self._inspection.prior_data or (run.prior_data if run is not None else None)
         prior_bytes = machine_checks.bytes_in(prior) if prior is not None else 0
-        if self._inspection.prior_data is not None:  # A run that goes on has it already.
+        if self._inspection.prior_data is not None:  # A run that continues has it already.
             needed[paths.prior_data] = ("prior data", prior_bytes)
         with contextlib.suppress(OSError):  # The run directory can't be read, which is reported elsewhere.
             machine_checks.check_disk(findings, needed)
@@ -617,7 +617,7 @@ def _compare_rows(taken: Taken, params: TrainParamsBase, specs: Path, findings: 
 
 
 def ring_findings(params: TrainParamsBase, layout: Layout, folder: Path, run: RunPaths) -> list[str]:
-    """How the experience of a run that goes on differs from what its ring, with one layout for life, was made for."""
+    """How the experience of a run that continues differs from what its ring, with one layout for life, was made for."""
     from tfagents_system.replay.ring import RingFiles, ring_rows
     from tfagents_system.replay.stored_ring import differences
 

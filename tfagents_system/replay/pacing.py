@@ -133,7 +133,7 @@ class Lockstep(Pacing):
 
     def _leave_out(self, workers: Collection[int], why: str) -> None:
         if workers:
-            logging.warning("going on without workers %s, which %s", workers, why)
+            logging.warning("continuing without workers %s, which %s", workers, why)
             self._waited_for.difference_update(workers)
 
 

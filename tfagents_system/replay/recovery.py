@@ -113,7 +113,7 @@ def open_ring(
 
 
 def _recover(ring: Ring, has_copy: bool, checkpoint: Checkpoint | None) -> None:
-    """Goes back to a checkpoint, and checks every segment of it; without its header, goes on with all that is whole."""
+    """Goes back to a checkpoint, and checks every segment of it; without its header, takes all that is whole."""
     if checkpoint is None:
         if ring.filled_rows:
             logging.warning(
@@ -133,13 +133,13 @@ def _recover(ring: Ring, has_copy: bool, checkpoint: Checkpoint | None) -> None:
                 ring.read_copy(header)
             snapshot = header_bytes(header).tobytes()
         if snapshot is None:
-            logging.warning("%s has no part of the replay server: going on with all that is whole", checkpoint.name)
+            logging.warning("%s has no part of the replay server: continuing with all that is whole", checkpoint.name)
         else:
             ring.rollback(snapshot)
             logging.info("the ring goes back to %s: %d env steps", checkpoint.name, ring.env_steps)
     except (OverwrittenError, DamagedHeaderError) as error:
         logging.error(
-            "the ring can't go back to %s (%s): going on with all that is whole in it", checkpoint.name, error
+            "the ring can't go back to %s (%s): continuing with all that is whole in it", checkpoint.name, error
         )
     held = ring.ring_steps
     dropped = ring.verify()

@@ -357,7 +357,7 @@ def _open_ring(role: Role, layout: Layout, work: LongWork) -> Ring:
 
 
 def stays_for_trainer(role: Role, stay_until: float) -> bool:
-    """Whether a server that is told to stop goes on serving, up to a moment of `time.monotonic`.
+    """Whether a server that is told to stop continues serving, up to a moment of `time.monotonic`.
 
     The supervisor stops it last. If the supervisor was killed, all roles are told to stop at the same moment. The
     replay server then stays while the trainer saves, because a checkpoint includes a part of its own.

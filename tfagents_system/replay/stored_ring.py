@@ -39,7 +39,7 @@ _SEGMENTS_AT_ONCE = 1000
 
 
 class StoredRing(RingRows):
-    """The experience in a folder, as of the moment it was opened. A run may go on writing to it.
+    """The experience in a folder, as of the moment it was opened. A run may continue writing to it.
 
     Args:
       folder: Of a ring, or a run directory whose ring is in it.
@@ -95,7 +95,7 @@ class StoredRing(RingRows):
         return max((end - begin for begin, end in self._extents(newest_rows)), default=0)
 
     def lone_episodes(self) -> frozenset[int]:
-        """Numbers of episodes below 0 that one segment alone has: nobody may have said what it goes on with."""
+        """Numbers of episodes below 0 that one segment alone has: nobody may have said what it continues with."""
         if self.episode is None:
             return frozenset()
         begins = np.array([begin for begin, _ in self._extents()], np.int64)

@@ -97,7 +97,7 @@ class Destination(Protocol):
         """Sends rows without empty values."""
 
     def finish(self, is_done: bool) -> None:
-        """The run has ended there, or is to go on later."""
+        """The run has ended there, or is to continue later."""
 
     def where(self) -> str:
         """For the user: where the run is to be seen, or the command that sends it there."""

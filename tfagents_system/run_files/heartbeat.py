@@ -23,7 +23,7 @@ _AT_ONCE = ("done", "stopped")  # Last words.
 LIVE_STATES = ("starting", "running")  # Of a run.
 MOST_BYTES = 256 * 1024  # Of a heartbeat; a gateway takes no longer messages either.
 _MOST_CHARS = 500
-# Counts that go on where an earlier process of the role has ended.
+# Counts that continue where an earlier process of the role has ended.
 COUNTED = ("env_faults", "eval_env_faults", "episodes")
 _LAST_FAULT = ("last_env_fault", "last_env_fault_at")
 _complained = set[Path]()

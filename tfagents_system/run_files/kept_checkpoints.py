@@ -263,7 +263,7 @@ def why_not_of(checkpoint: Checkpoint, signature: AgentSignature) -> str:
 
 
 def why_not_to_go_on(paths: RunPaths, signature: AgentSignature) -> str:
-    """Why a run can't go on with an agent from the checkpoints that it has or had; empty if it can, or has had none."""
+    """Why a run can't continue with an agent from checkpoints that it has or had; empty if it can, or has had none."""
     try:
         newest = newest_complete(paths.trainer_checkpoints)
         return why_not_of(newest, signature) if newest is not None else why_lost(paths.trainer_checkpoints, paths.saved)

@@ -284,7 +284,7 @@ class EpisodeRows:
     """Appends the episodes that a row of metrics.csv is the mean of.
 
     Of more than MOST_OF_A_ROW only every second, third, ... one, so that the file grows no faster than metrics.csv. A
-    run that goes on from a checkpoint drops those after it: they come again.
+    run that continues from a checkpoint drops those after it: they come again.
     """
 
     def __init__(self, paths: RunPaths) -> None:

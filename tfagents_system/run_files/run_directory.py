@@ -107,7 +107,7 @@ def overrides_of_run(paths: RunPaths | None, given: Overrides, *, joins: bool = 
     if others := {name: value for name, value in changed.items() if not meant.get(name)}:
         findings.append(
             f"{in_words(others)} is not what this run began with ({began.in_words() or 'no settings'}), and a run "
-            f"stays what it is: begin another one that goes on from it with {from_line(paths)} (--set may change "
+            f"stays what it is: begin another one that continues from it with {from_line(paths)} (--set may change "
             "num_iter and others, which `sac parameters` marks with *)"
         )
     params = {name: value for name, value in given.params.items() if name in MAY_CHANGE}
@@ -141,7 +141,7 @@ def write_inputs(paths: RunPaths, settings: Settings, inputs: Inputs | None = No
     is_begun, before = has_begun(paths), read_run_json(paths)
     settings = dataclasses.replace(settings, overrides=_kept(settings.overrides))
     began = before.get("seed"), before.get("began_with"), Overrides.of_run(before)
-    # A run without an update goes on with the experience that it has, if that is of the same files and settings.
+    # A run without an update continues with the experience that it has, if that is of the same files and settings.
     if not (keeps := is_begun or began == (variables.seed, inputs.began_with(), settings.overrides)):
         remove_experience(paths, variables.replay_dir)
     if not (is_begun and paths.params.exists() and paths.config.exists()):

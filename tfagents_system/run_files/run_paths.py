@@ -11,7 +11,7 @@ GATEWAY = "gateway"
 TRACKER = "tracker"
 # Of a call from Python, beside the run directory: its folder's name after the run's, and the file of what was printed.
 INPUTS, OUTPUT = "_inputs", ".output.txt"
-DISPENSABLE = (GATEWAY, TRACKER)  # The run goes on without them.
+DISPENSABLE = (GATEWAY, TRACKER)  # The run continues without them.
 
 
 def worker_role(worker_id: int) -> str:

@@ -1,6 +1,6 @@
 """What a run takes from another one (SAC_FROM, SAC_TAKE): where it is, and what run.json records of it.
 
-    taken/agent.index, ...      in the new run directory: a copy, so that the other run may go on or be deleted
+    taken/agent.index, ...      in the new run directory: a copy, so that the other run may continue or be deleted
     run.json                    "from": the fields of `Taken`
 
 This module imports neither TensorFlow nor Reverb.

@@ -1,6 +1,6 @@
 """Searches for good settings: trials proposed by Optuna, each a run like all others, hopeless ones ended early.
 
-The search is in <name>_tasks beside its runs <name>_task_<trial>. The same command goes on with what is unfinished,
+The search is in <name>_tasks beside its runs <name>_task_<trial>. The same command continues with what is unfinished,
 also after everything was killed. Several of them, on one machine or many, share a search. With --slurm a job array
 takes the trials. Exit codes are those of a sweep.
 """

@@ -160,7 +160,7 @@ class Study(Source):
     _refused_in_a_row = 0
 
     def begin(self, space: Space, pruner: str, wanted: int) -> None:
-        """Begins a search or goes on with it; a UserError says that the folder has another one, or a sweep."""
+        """Begins a search or continues with it; a UserError says that the folder has another one, or a sweep."""
         with self.locked():
             records = Records(space, pruner, wanted)
             if (self.folder / "study.json").exists():
@@ -182,7 +182,7 @@ class Study(Source):
         with self.locked():
             print(*self.write_results(), sep="\n", flush=True)
         if self.refusal:
-            print(f"error: {self.refusal}; correct that, and the same command goes on", file=sys.stderr, flush=True)
+            print(f"error: {self.refusal}; correct that, and the same command continues", file=sys.stderr, flush=True)
             return EXIT_FAILED
         return EXIT_RESUMABLE if stop.is_set() and self.left() else code
 
@@ -234,7 +234,7 @@ class Study(Source):
             if task.state != DONE and trial.state == PRUNED:
                 task.state, task.reason = PRUNED, "others had more at the same point"
             if task.state == STOPPED or (task.state == FAILED and is_stopped):
-                return  # It goes on with another start.
+                return  # It continues with another start.
             if task.state == DONE:
                 trial.reports, trial.value = reports_of(evaluations), value_of(evaluations, reached)
                 if trial.value is None:
@@ -246,7 +246,7 @@ class Study(Source):
             self.refusal = f"{task}: {task.reason}"
 
     def write_results(self) -> list[str]:
-        """Writes trials.csv; returns lines for the user: the best trials, what mattered, and how to go on."""
+        """Writes trials.csv; returns lines for the user: the best trials, what mattered, and how to continue."""
         text, records = io.StringIO(), Records.read(self.folder)
         settings, states = records.settings(), [trial.state for trial in records.trials]
         values = {number: trial.value for number, trial in enumerate(records.trials) if trial.value is not None}

@@ -101,5 +101,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if done == len(grid):
         print(f"all {done} tasks are done: sac compare {folders}", flush=True)
     else:
-        print(f"{done} of {len(grid)} tasks are done: the same command goes on with the others", flush=True)
+        print(f"{done} of {len(grid)} tasks are done: the same command continues with the others", flush=True)
     return code

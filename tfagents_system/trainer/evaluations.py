@@ -45,7 +45,7 @@ class WorkerReports:
     Attributes:
       is_awaited: Whether the trainer waits for the evaluation under way before it publishes the next policy that is
         due. It does where those who collect evaluate, so that none is passed over, and where every evaluation must be
-        the same in every repetition of the run. Else it goes on, and a later policy is evaluated.
+        the same in every repetition of the run. Else it continues, and a later policy is evaluated.
       version: Of the policy that is evaluated, or was last; -1 before the first.
       arrays: That policy as it is published; empty where no evaluation has begun since `begin`.
       session: Of the trainer: shares in evaluations of an earlier one do not count.
@@ -157,7 +157,7 @@ class WorkerReports:
             if self._role.has_left(worker) or (self._stays_the_same(worker, now) if not self._role.is_far else is_late)
         ]
         if gone:
-            logging.warning("the evaluation of iteration %d goes on without workers %s", self.version, gone)
+            logging.warning("the evaluation of iteration %d continues without workers %s", self.version, gone)
             self._gathered.leave_out(gone)
         self._end_complete_evaluations()
         if len(gone) == len(missing) and (gone or is_late) and not self.is_over:

@@ -141,7 +141,7 @@ class PolicyExport:
             shutil.rmtree(self._paths.policy_checkpoints / name, ignore_errors=True)
 
     def delete_later(self, train_step: int) -> None:
-        """Removes the checkpoints of later train steps: the run goes on from this one, and their rows are gone."""
+        """Removes the checkpoints of later train steps: the run continues from this one, and their rows are gone."""
         for name in self.checkpoints():
             if (train_step_of(name) or 0) > train_step:
                 self.delete_checkpoint(name)

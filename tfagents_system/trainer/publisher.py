@@ -66,7 +66,7 @@ class Publisher:
           policy: For the table of weights: the arrays must not be changed any more. All policies have the same shapes.
           evaluated: The same for the policy to evaluate; None: there is no new one.
           progress: Told when the policies are there.
-          is_within: Of an iteration that goes on: it returns at once, and the tables get it unless that is too soon.
+          is_within: Of an iteration that continues: it returns at once, and the tables get it unless that is too soon.
 
         Raises:
           Exception: What ended an earlier publication.

@@ -133,7 +133,7 @@ class Trainer:
         self._saves.begin(restored=self._learner.resumed_at is not None or self._state.recoveries > 0)
 
     def _go_back(self, error: DivergedError) -> None:
-        """Goes on from the newest checkpoint with other random numbers, once in a run.
+        """Continues from the newest checkpoint with other random numbers, once in a run.
 
         Raises:
           DivergedError: It has been there before.
@@ -214,7 +214,7 @@ class Trainer:
             return self._minibatches.next(iteration, first, while_waiting)
 
     def _tend(self, waiting_for: str) -> None:
-        """What goes on while the trainer waits."""
+        """What happens while the trainer waits."""
         self._publisher.check()
         self._log.beat("waiting", waiting_for=waiting_for)
         self._reports.take()
@@ -225,8 +225,8 @@ class Trainer:
     def _publish(self) -> None:
         """Publishes policy and progress; once in an evaluation's period also a policy to evaluate.
 
-        An evaluation begins when the one before is over. The trainer waits for that or goes on, and has a later policy
-        evaluated (`WorkerReports.is_awaited`).
+        An evaluation begins when the one before is over. The trainer waits for that or continues, and has a later
+        policy evaluated (`WorkerReports.is_awaited`).
         """
         version, reports = self._state.iteration, self._reports
         is_due = reports.is_due(version, self._state.end_env_steps, self._log.is_last(version))

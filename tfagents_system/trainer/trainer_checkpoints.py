@@ -63,7 +63,7 @@ class TrainerCheckpoints:
     """Saves and restores; keeps the last two good ones.
 
     What belongs to the agent is written at once. The replay server's part takes longer where there is much new
-    experience; it is waited for in a thread while training goes on, and only then the checkpoint counts.
+    experience; it is waited for in a thread while training continues, and only then the checkpoint counts.
 
     Args:
       folder: Where they are.
@@ -255,7 +255,7 @@ class TrainerSaves:
         except SaveError as error:
             self.error = str(error)
             self._save_at = time.monotonic() + _SAVE_AGAIN_SECS
-            logging.error("%s. Training goes on, it is tried again in %.0f s", error, _SAVE_AGAIN_SECS)
+            logging.error("%s. Training continues, it is tried again in %.0f s", error, _SAVE_AGAIN_SECS)
             return False
 
     def save_finally(self) -> None:

@@ -290,7 +290,7 @@ class TrainingLog:
             except Exception as error:
                 raise CallbackError(
                     f"callback {name} of TrainParams.callbacks_ctor raised {describe_error(error)}: correct it, and "
-                    "go on in another run (--from RUN --take all)"
+                    "continue in another run (--from RUN --take all)"
                 ) from error
             if answer and self._end_of_callbacks is None:
                 self._end_of_callbacks = answer if isinstance(answer, str) else f"callback {name} says so"

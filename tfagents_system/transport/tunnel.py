@@ -9,7 +9,7 @@ answer it carries heartbeats one way and the end of the run the other, as lines 
 
 The program is a process of its own because Reverb's C++ threads may wait for it while they hold the interpreter's
 lock, and because steps in real time must not wait for bytes. It holds new connections to the socket while the gateway
-can't be reached: gRPC, which would otherwise try again after up to two minutes, then goes on at once.
+can't be reached: gRPC, which would otherwise try again after up to two minutes, then continues at once.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class Collector:
         return self._new_rollout(actor)
 
     def give_up_episodes(self) -> None:
-        """The episodes under way do not go on: something else happens in their environments. Their steps are sent."""
+        """The episodes under way end here: something else happens in their environments. Their steps are sent."""
         self._rollout = None
 
     @contextlib.contextmanager
@@ -246,7 +246,7 @@ class Cut(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
       iteration: The iteration.
       next_number: Of the next episode to begin.
-      number: Of the episode that goes on, among all of the worker's; -1: none does.
+      number: Of the episode that continues, among all of the worker's; -1: none does.
       begun: Iteration that it began in; without one, this iteration.
       actions: Its actions in this iteration, `[steps, ...]` in the dtype of the ring's column.
       explored: Which of them explored, a byte each; empty where none did.
@@ -347,7 +347,7 @@ class JournaledCollector(Collector):
         self._is_repeating = False
 
     def _begin_steps(self, iteration: int, actor: Actor) -> Rollout:
-        """Goes on in the episode that was under way at the end of the iteration before."""
+        """Continues in the episode that was under way at the end of the iteration before."""
         rollout = super()._begin_steps(iteration, actor)
         if iteration == INIT_ITERATION:
             return rollout
@@ -389,7 +389,7 @@ class JournaledCollector(Collector):
         self._is_repeating, self._activity.steps = False, steps
         is_same = self._checksum == cuts[-1].checksum
         if is_same:
-            logging.info("an episode goes on where iteration %d has left it", cuts[-1].iteration)
+            logging.info("an episode continues where iteration %d has left it", cuts[-1].iteration)
         return is_same
 
     def _on_start(self, env: int) -> None:

@@ -89,7 +89,7 @@ class SegmentSender:
           StoppedError: The worker is to stop.
         """
         if not self._is_known and self._unconfirmed and segment.iteration > self._unconfirmed[-1].iteration:
-            # Whether the numbers go on depends on whose segments are stored.
+            # Whether the numbers continue depends on whose segments are stored.
             self.flush(Waiting("the iteration before to be stored", math.inf, self.connection.stop))
         if self._unsent_rows + segment.num_rows > self.max_bundle_rows:
             self._send_unsent()
@@ -302,13 +302,13 @@ class BackgroundSender(SegmentSender):
         return self._newest_call is None or self._newest_call.done()
 
     def _do(self, function: Callable[[], object]) -> None:
-        """Does it however long the server is away: the worker goes on meanwhile, and nothing of it may be lost."""
+        """Does it however long the server is away: the worker continues meanwhile, and nothing of it may be lost."""
         while self._error is None:
             try:
                 function()
                 return
             except ServerUnreachableError as error:
-                logging.warning("%s; the worker goes on, and keeps what it can't send", error)
+                logging.warning("%s; the worker continues, and keeps what it can't send", error)
                 time.sleep(_POLL_SECS)
             except BaseException as error:  # For whoever sends next.
                 self._error = error

@@ -123,7 +123,7 @@ def test_resting_brakes_at_once_and_is_no_part_of_the_race() -> None:
     assert not pause.terminated and pause.reward == 0.0 and here.environment._steps == steps
     here.control(600.0, GAS)
     here.advance(602.0)
-    assert speed(here.observe(602.0)) > 5.0, "it goes on"
+    assert speed(here.observe(602.0)) > 5.0, "it continues"
 
 
 def test_an_episode_that_is_over_stays_so() -> None:

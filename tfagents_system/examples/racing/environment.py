@@ -209,7 +209,7 @@ class RacingEnvironment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
             tracks = self._settings.tracks(TRAIN)
             return tracks[int(self._rng.integers(len(tracks)))]
         tracks = self._settings.tracks(HELD_OUT)
-        number = self._evaluations if episode is None else episode  # No number is drawn: training goes on as without.
+        number = self._evaluations if episode is None else episode  # No number is drawn: training continues as without.
         self._evaluations += 1
         return tracks[number % len(tracks)]
 
