@@ -22,17 +22,12 @@ from tfagents_system.replay.sampling import TransitionForm
 PRIORITIZED = TransitionForm(is_prioritized=True)
 
 
-def block_of(form: TransitionForm, k: int) -> list[np.ndarray]:
-    extra = [np.ones((k, B), np.float32), np.arange(k * B).reshape(k, B)] if form.is_prioritized else []
-    return [*block(k), *extra]
-
-
 def learned(form: TransitionForm, **options: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Weights after a block of five minibatches, and the TD errors of that."""
     agent, errors = build_quiet(), list[np.ndarray]()
     update = BlockUpdate(agent, B, form, **options)
     update.tell_errors = lambda rows, values: errors.append(values)
-    update(block_of(form, 5))
+    update([*block(5), *([np.ones((5, B), np.float32), np.ones((5, B), np.int64)] if form.is_prioritized else [])])
     return [variable.numpy() for variable in agent.trainable_variables], errors
 
 
@@ -57,25 +52,33 @@ def test_it_learns_the_same(form: TransitionForm, place: str, monkeypatch: pytes
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+VECTOR = tf.TensorSpec((OBS,), tf.float32, "observation")
+SMALL = {"actor_fc_layer_params": (64, 64), "critic_joint_fc_layer_params": (64, 64), "batch_size": 100}
+
+
 @pytest.mark.parametrize(
     ("attributes", "is_compiled"),
     [
         ({}, True),
-        ({"num_iter": 199}, False),  # 9,950 updates are over before it pays.
-        ({"num_iter": 199, "updates_per_env_step": 2}, True),
+        ({"num_iter": 399}, False),  # 19,950 updates are over before it pays.
+        ({"num_iter": 399, "updates_per_env_step": 2}, True),
         ({"env_steps_per_iter": None, "updates_per_iter": 50}, True),
+        ({"env_steps_per_iter": 29, "num_iter": 4000}, False),
+        ({"asynchronous": True}, False),
         ({"batch_size": 256, "critic_joint_fc_layer_params": (256, 256)}, False),
         ({"recurrent": {"lstm_units": 8}}, False),
+        ({"observation": tf.TensorSpec((4, 4, 1), tf.float32, "observation")}, False),
     ],
 )
-def test_the_loop_is_compiled_for_small_networks_and_long_runs(attributes: dict[str, Any], is_compiled: bool) -> None:
-    small = {"actor_fc_layer_params": (64, 64), "critic_joint_fc_layer_params": (64, 64), "batch_size": 100}
-    attributes = small | {"env_steps_per_iter": 50, "num_iter": 200} | attributes
+def test_the_loop_is_compiled_where_it_pays(attributes: dict[str, Any], is_compiled: bool, monkeypatch: Any) -> None:
     params = Params({"horizon": 10})
-    for name, value in attributes.items():
+    for name, value in (attributes := SMALL | {"env_steps_per_iter": 50, "num_iter": 400} | attributes).items():
         setattr(params, name, value)
-    agent = agent_of(Params, tf.TensorSpec((OBS,), tf.float32, "observation"), ACTION, **attributes)
-    assert block_update.pays_as_one_program(params, agent) == is_compiled
+    agent = agent_of(Params, attributes.pop("observation", VECTOR), ACTION, **attributes)
+    monkeypatch.setattr(block_update, "BlockUpdate", lambda *_, **options: options["is_one_program"])
+    make: Any = block_update.make_block_update
+    assert make(params, agent) == is_compiled
+    assert not make(params, agent, deterministic=True) and not make(params, agent, "bfloat16")
 
 
 def test_what_it_can_not_compile_runs_without_it(caplog: pytest.LogCaptureFixture) -> None:

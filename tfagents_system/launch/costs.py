@@ -107,9 +107,10 @@ def _time(secs: float) -> str:
 # Measuring.
 
 
-def time_updates(params: Any, agent: Any, secs: float, seed: int) -> Cost:
+def time_updates(params: Any, agent: Any, secs: float, seed: int, *, deterministic: bool = False) -> Cost:
     """Updates on random minibatches of the environment's shapes, for `secs`; the agent learns nonsense."""
-    update = make_block_update(params, agent, choose_precision(params.matmul_precision)[0])
+    precision, _ = choose_precision(params.matmul_precision)
+    update = make_block_update(params, agent, precision, deterministic=deterministic)
     rng = np.random.default_rng(seed)
     one = [  # Weights of steps are not negative.
         rng.random((1, *spec.shape[1:]), np.float32).astype(spec.dtype.as_numpy_dtype) for spec in update.block_spec

@@ -644,7 +644,8 @@ class EnvironmentTrial:
                     step, lengths = costs.time_steps(params, agent, env, _MEASURING_SECS, self.seed)
             self.enter("measuring updates of the agent")
             with costs.on_cpus(plan.trainer):
-                update = costs.time_updates(params, agent, _MEASURING_SECS, self.seed)
+                settings = params, agent, _MEASURING_SECS, self.seed
+                update = costs.time_updates(*settings, deterministic=self.deterministic)
             lengths = lengths or [episode.steps if episode.has_ended else params.horizon]
             measured = costs.Costs(update, step, float(np.mean(lengths)))
             facts = costs.foretell(params, measured, workers, plan.shared_cpus, self.deterministic, plan.evaluators)
