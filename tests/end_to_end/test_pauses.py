@@ -34,7 +34,7 @@ def test_paused_and_partitioned_workers_are_left_out_and_join_again(tmp_path):
     def times_left_out(number):
         """By the replay server, whose experience is late, and by the trainer, whose share of an evaluation is."""
         lists = [
-            re.findall(r"(?:going|goes) on without workers \[(.*?)\]", run.log(role)) for role in (REPLAY, TRAINER)
+            re.findall(r"continu(?:ing|es) without workers \[(.*?)\]", run.log(role)) for role in (REPLAY, TRAINER)
         ]
         return [sum(str(number) in each.split(", ") for each in of_role) for of_role in lists]
 

@@ -60,7 +60,7 @@ def test_a_worker_that_is_given_up_leaves_the_others_going_and_stays_in_status_a
     assert supervisor.run() == 0
     out = capfd.readouterr().out
     given_up = "worker_0 ended with exit code 1 (ValueError: no luck) and is given up after 2 restarts in a row"
-    assert f"{given_up}; the other workers go on" in out
+    assert f"{given_up}; the other workers continue" in out
     assert log(run_dir, "worker_0").count("about to crash") == 3
     assert "saved" in log(run_dir, "worker_1")
     status = status_of(run_dir)
@@ -136,7 +136,7 @@ def test_a_trainer_that_is_to_save_reads_that_the_server_has_ended(run_dir: Path
     [
         ("worker_0", 2, 2, "worker_0 refused its input"),
         ("gateway", 2, 2, "gateway refused its input"),
-        ("trainer", 3, 1, "trainer can't go on"),
+        ("trainer", 3, 1, "trainer can't continue"),
     ],
 )
 def test_what_is_hopeless_ends_the_run_with_its_reason_and_without_a_restart(
@@ -172,7 +172,8 @@ def test_what_a_signal_ends_or_starts_anew_is_never_given_up_if_it_had_got_furth
     by_sigkill = "SIGKILL (by somebody, or by the kernel for lack of memory)"
     assert out.count(f"worker_0 ended with {by_sigkill}: restart in 0.01 s") > 4
     assert out.count("worker_2 ended with exit code 76 (error: 5,000 MiB): restart in 0.01 s") > 4
-    assert f"worker_1 ended with {by_sigkill} and is given up after 2 restarts in a row; the other workers go on" in out
+    given_up = "is given up after 2 restarts in a row; the other workers continue"
+    assert f"worker_1 ended with {by_sigkill} and {given_up}" in out
     assert f"worker_1: given up after 2 restarts: {by_sigkill}" in out
     assert "worker_3 ended with exit code 1 and is given up after 2 restarts" in out
     assert "worker_4 ended with SIGSEGV and is given up after 2 restarts" in out

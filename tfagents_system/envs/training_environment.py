@@ -435,7 +435,7 @@ class TrainingEnvironment(py_environment.PyEnvironment):
         if is_stuck.any():
             where = f"lane {int(is_stuck.argmax())}: " if self.is_vector else ""
             raise ValueError(
-                f"{where}{ACTION_MASK} of observation or info has no legal action: end an episode that can't go on"
+                f"{where}{ACTION_MASK} of observation or info has no legal action: end an episode that can't continue"
             )
 
     def _own_leaves(self, leaves: list[np.ndarray]) -> list[np.ndarray]:

@@ -229,7 +229,7 @@ class EnvironmentTrial:
         return None
 
     def _check_specs(self, env: TrainingEnvironment) -> bool:
-        """Whether the trial can go on: wrong values of the params, which others report, may end it."""
+        """Whether the trial can continue: wrong values of the params, which others report, may end it."""
         self.findings.error(ENVIRONMENT, *self._impossible(env))
         if env.device is not None:
             tried = "tried with its default action" if self.workers else "not stepped, as this start has no workers"

@@ -339,8 +339,8 @@ class Preparation:
             return
         anew = "" if self._is_for_job else ", --fresh moves the old run aside and starts over"
         words = (
-            f"edited since the run began with its copies of them: {', '.join(map(str, edits))}. --keep goes "
-            f"on with the run's copies{anew}, {run_directory.from_line(paths)} makes another run of the edited files, "
+            f"edited since the run began with its copies of them: {', '.join(map(str, edits))}. --keep "
+            f"continues with the copies{anew}, {run_directory.from_line(paths)} makes another run of the edited files, "
             "which begins with what this one has learned, and another SAC_EXP_NAME a new run"
         )
         text = "\n  | ".join([words, *run_directory.shown(edits)])
