@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from benchmarks.learning.tasks import PENDULUM_PIXELS
+from benchmarks.learning.tasks import LECUN_WEIGHTS, PENDULUM_PIXELS
 from tfagents_system.train_params_base import TrainParamsBase
 
 
@@ -24,7 +24,10 @@ class TrainParams(TrainParamsBase):
 
     def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
         super().__init__(env_config, compute_config)
-        for name, value in env_config["attributes"].items():
+        attributes = dict(env_config["attributes"])
+        if attributes.pop(LECUN_WEIGHTS, False):
+            _draw_lecun_weights()
+        for name, value in attributes.items():
             setattr(self, name, value)
         if self.matmul_precision == "bfloat16":
             from tfagents_system.agents import block_update
@@ -38,3 +41,21 @@ class TrainParams(TrainParamsBase):
 
             return CameraView(gymnasium.make("Pendulum-v1", *args, **{**kwargs, "render_mode": "rgb_array"}))
         return gymnasium.make(self.env_config["environment"], *args, **kwargs)
+
+
+def _draw_lecun_weights() -> None:
+    """SAC begins with weights as Flax draws them, in the last layers, too."""
+    import tensorflow as tf
+
+    from tfagents_system.agents.sac import Sac
+
+    make = Sac.__init__
+
+    def make_with_lecun_weights(agent: Sac, *args: Any) -> None:
+        make(agent, *args)
+        for variable in (*agent.actor_variables, *agent.critic_variables):
+            if variable.shape.rank == 2:
+                variable.assign(tf.keras.initializers.LecunNormal()(variable.shape))
+        agent.initialize()
+
+    Sac.__init__ = make_with_lecun_weights  # type: ignore[assignment, method-assign]

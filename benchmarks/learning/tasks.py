@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+LECUN_WEIGHTS = "lecun_weights"  # Of params.py: no attribute of TrainParams.
 PENDULUM_PIXELS = "Pendulum-v1 from pixels"  # As tfagents_system/examples/pendulum_pixels/params.py sees it.
 
 
@@ -193,6 +194,7 @@ TASKS = {
 }
 
 _STEPS = {"env_steps_per_iter": 50, "log_period_iters": 20}
+_OPTIMIZERS, _EPSILON = ("critic_optimizer", "actor_optimizer", "alpha_optimizer"), {"epsilon": 1e-9}
 _SAC_DISCRETE = {"algorithm": "sac_discrete", **_STEPS, "learning_rate": 3e-4, "batch_size": 256, "n_step": 1} | {
     f"{part}_fc_layer_params": (256, 256) for part in ("actor", "critic_joint")
 }
@@ -203,6 +205,8 @@ OURS = {
     "sac, no hindsight": Variant({"hindsight_share": None}),
     "sac, raw observations": Variant({"normalize_observations": False}),
     "sac, 50 steps": Variant(_STEPS),
+    # Initial weights and an Adam as SBX has them.
+    "sac, 50 steps, LeCun": Variant({**_STEPS, LECUN_WEIGHTS: True, **dict.fromkeys(_OPTIMIZERS, _EPSILON)}),
     "sac, 50 steps, learning rates 1e-3": Variant(_STEPS, learning_rate=1e-3),
     "sac, 50 steps, layer norm": Variant({**_STEPS, "critic_layer_norm": True}),
     # Layer normalisation and half of each minibatch, as in RLPD, with SAC's two critics and an update for each step.
