@@ -8,12 +8,12 @@ from typing import Any
 
 import gymnasium
 
-from benchmarks.learning.tasks import LECUN_WEIGHTS, PENDULUM_PIXELS
+from benchmarks.learning.tasks import PENDULUM_PIXELS
 from tfagents_system.train_params_base import TrainParamsBase
 
 
 class TrainParams(TrainParamsBase):
-    """Keys of the configuration: `environment`, and `attributes` of TrainParams by name.
+    """Keys of the configuration: `environment`, `attributes` of TrainParams by name, and `lecun_weights`.
 
     Under SAC_ENV_PYTHON it is imported without TensorFlow.
 
@@ -24,11 +24,10 @@ class TrainParams(TrainParamsBase):
 
     def __init__(self, env_config: Mapping[str, Any], compute_config: Mapping[str, Any] | None = None) -> None:
         super().__init__(env_config, compute_config)
-        attributes = dict(env_config["attributes"])
-        if attributes.pop(LECUN_WEIGHTS, False):
-            _draw_lecun_weights()
-        for name, value in attributes.items():
+        for name, value in env_config["attributes"].items():
             setattr(self, name, value)
+        if env_config.get("lecun_weights"):
+            _draw_lecun_weights()
         if self.matmul_precision == "bfloat16":
             from tfagents_system.agents import block_update
 

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-LECUN_WEIGHTS = "lecun_weights"  # Of params.py: no attribute of TrainParams.
 PENDULUM_PIXELS = "Pendulum-v1 from pixels"  # As tfagents_system/examples/pendulum_pixels/params.py sees it.
 
 
@@ -107,6 +106,7 @@ class Variant:
       values: Whether it learns their values as the task's settings say.
       demonstrations: Episodes of the task's expert that are its prior data.
       is_fine_tuned: It begins with the agent of the task's expert.
+      lecun_weights: SAC begins with weights as Flax draws them.
     """
 
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -119,6 +119,7 @@ class Variant:
     values: bool = False
     demonstrations: int = 0
     is_fine_tuned: bool = False
+    lecun_weights: bool = False
 
     def fits(self, task: Task) -> bool:
         """Whether the algorithm has the task's kind of actions, and the task has what the variant leaves out."""
@@ -206,7 +207,7 @@ OURS = {
     "sac, raw observations": Variant({"normalize_observations": False}),
     "sac, 50 steps": Variant(_STEPS),
     # Initial weights and an Adam as SBX has them.
-    "sac, 50 steps, LeCun": Variant({**_STEPS, LECUN_WEIGHTS: True, **dict.fromkeys(_OPTIMIZERS, _EPSILON)}),
+    "sac, 50 steps, LeCun": Variant({**_STEPS, **dict.fromkeys(_OPTIMIZERS, _EPSILON)}, lecun_weights=True),
     "sac, 50 steps, learning rates 1e-3": Variant(_STEPS, learning_rate=1e-3),
     "sac, 50 steps, layer norm": Variant({**_STEPS, "critic_layer_norm": True}),
     # Layer normalisation and half of each minibatch, as in RLPD, with SAC's two critics and an update for each step.
