@@ -27,7 +27,8 @@ def learned(form: TransitionForm, **options: Any) -> tuple[list[np.ndarray], lis
     agent, errors = build_quiet(), list[np.ndarray]()
     update = BlockUpdate(agent, B, form, **options)
     update.tell_errors = lambda rows, values: errors.append(values)
-    update([*block(5), *([np.ones((5, B), np.float32), np.ones((5, B), np.int64)] if form.is_prioritized else [])])
+    weights_and_rows = [np.ones((5, B), kind) for kind in ("float32", "int64") if form.is_prioritized]
+    update([*block(5), *weights_and_rows])
     return [variable.numpy() for variable in agent.trainable_variables], errors
 
 
