@@ -255,6 +255,7 @@ _PEER_WIDTH = {"net_arch": [256, 256]}
 
 PEERS = {
     "SBX SAC": Variant(library="sbx", algorithm="sac"),
+    "SBX SAC, 50 steps": Variant(library="sbx", algorithm="sac", options={"train_freq": 50, "gradient_steps": 50}),
     "SBX TQC": Variant(library="sbx", algorithm="tqc"),
     "SBX CrossQ": Variant(library="sbx", algorithm="crossq"),
     "SB3 SAC": Variant(library="sb3", algorithm="sac"),
