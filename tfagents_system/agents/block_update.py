@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tfagents_system.replay.sampling import SampleForm
 
 _MAX_WEIGHT = 1e8  # A network with larger weights computes nothing useful.
-_SMALL, _LONG_BLOCK = 6e6, 30  # Weights times samples, and updates of an iteration: see `pays_as_one_program`.
+_SMALL, _LONG_BLOCK = 2e6, 30  # Weights times samples, and updates of an iteration: see `pays_as_one_program`.
 _WORTH_COMPILING = 20_000  # Updates of a run: XLA takes two seconds, for DroQ seven.
 _HELD_OUT_SEED = 0x68656C64  # Losses without learning use numbers that no update uses.
 
@@ -357,8 +357,8 @@ def make_block_update(
 def pays_as_one_program(params: TrainParamsBase, agent: tf_agent.TFAgent) -> bool:
     """Whether XLA for CPUs makes a run's updates faster if it compiles the loop over a block.
 
-    SAC with networks (64, 64) is 1.6 times as fast with 100 samples of 3 numbers, and with networks (256, 256) and 256
-    samples no faster. Short blocks are slower: zeros fill them up. IQN multiplies its samples by fractions.
+    SAC with networks (64, 64) and 100 samples of 3 numbers is 1.6 times as fast on one CPU, and 1.1 on two; with 256
+    samples 1.2 and 0.9. Short blocks are slower: zeros fill them up. IQN multiplies its samples by fractions.
     """
     if not isinstance(agent, Agent) or tf.config.list_physical_devices("GPU"):
         return False
