@@ -13,8 +13,6 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
-import socket
-import threading
 import time
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
@@ -106,23 +104,20 @@ class Clients:
             process.start()
             self._processes.append(process)
             self._pipes.append(ours)
-        self._answers()
+        self.answers()
 
     def ask(self, order: str, details: Any) -> list[Any]:
         """The answers of all processes."""
         self.begin(order, details)
-        return self._answers()
+        return self.answers()
 
     def begin(self, order: str, details: Any) -> None:
-        """Gives an order; `finish` takes the answers."""
+        """Gives an order."""
         for pipe in self._pipes:
             pipe.send((order, details))
 
-    def finish(self) -> list[Any]:
-        """The answers to `begin`."""
-        return self._answers()
-
-    def _answers(self) -> list[Any]:
+    def answers(self) -> list[Any]:
+        """Those of all processes to the last order."""
         deadline = time.monotonic() + _DEADLINE_SECS
         answers: dict[Any, Any] = {}
         while len(answers) < len(self._pipes):
@@ -163,7 +158,7 @@ def ingest(outcome: Outcome, count: int, lanes: int, cpu: int, secs: float) -> f
     return steps / used
 
 
-def iterate(outcome: Outcome, count: int, lanes: int, cpu: int, iterations: int, network: float) -> float:
+def iterate(outcome: Outcome, count: int, lanes: int, cpu: int, iterations: int) -> float:
     """Iterations in lock-step. Returns the bytes of the server beside its ring."""
     from tfagents_system.trainer.publisher import Publisher
     from tfagents_system.transport import tables
@@ -178,21 +173,20 @@ def iterate(outcome: Outcome, count: int, lanes: int, cpu: int, iterations: int,
         server = psutil.Process(told["pid"])
         try:
             blocks = connection.reader(tables.BLOCKS)
-            before, sent = sum(server.cpu_times()[:2]), network_bytes()
+            before = sum(server.cpu_times()[:2])
             started = time.monotonic()
             clients.begin("iterate", (lanes, iterations))
             busy = train(connection, blocks, publisher, variables, iterations)
             elapsed = time.monotonic() - started
-            used, sent = sum(server.cpu_times()[:2]) - before, network_bytes() - sent
+            used = sum(server.cpu_times()[:2]) - before
             publisher.wait()
-            answers = clients.finish()
+            answers = clients.answers()
         finally:
             clients.close()
     name = f"{count} workers of {lanes} environments"
     shares = {
         "the trainer": busy / elapsed,
         "the server's CPU": used / elapsed,
-        "the loopback network": sent / elapsed / network,
         "memory": told["pss"] / psutil.virtual_memory().total,
     }
     outcome.row(f"{name}: iterations", iterations / elapsed, "1/s")
@@ -250,48 +244,20 @@ def policy_variables() -> dict[str, Any]:
     return {f"variable_{number}": tf.Variable(tf.zeros(shape)) for number, shape in enumerate(shapes)}
 
 
-def network_bytes() -> int:
-    return int(psutil.net_io_counters(pernic=True)["lo"].bytes_sent)
-
-
-def network_bytes_per_sec(secs: float = 1.0) -> float:
-    """What one socket carries over the loopback interface."""
-    with socket.create_server(("localhost", 0)) as listener:
-        sender = socket.create_connection(listener.getsockname())
-        receiver, _ = listener.accept()
-    data, received = bytes(2**20), 0
-
-    def send() -> None:
-        with sender:
-            deadline = time.monotonic() + secs
-            while time.monotonic() < deadline:
-                sender.sendall(data)
-
-    thread = threading.Thread(target=send)
-    started = time.monotonic()
-    thread.start()
-    with receiver:
-        while got := len(receiver.recv(2**20)):
-            received += got
-    thread.join()
-    return received / (time.monotonic() - started)
-
-
 def main() -> None:
     args = parse_args()
     outcome = Outcome(__doc__.splitlines()[0])
     cpus = allowed_cpus()
     others = cpus[1:] or cpus
     os.sched_setaffinity(0, others)  # The simulated workers inherit it.
-    network = network_bytes_per_sec()
     for lanes in (1, 16):
         reached = ingest(outcome, 8 if args.quick else 256, lanes, cpus[0], 1.0 if args.quick else 6.0)
         if lanes == 16:
             outcome.ratio("steps/s of one CPU of the server over 500,000", reached / 500_000, 1.0)
     counts = (1, 8) if args.quick else (1, 16, 64, 256, 1000)
-    memory = {n: iterate(outcome, n, 1, cpus[0], 5 if args.quick else 15, network) for n in counts}
+    memory = {n: iterate(outcome, n, 1, cpus[0], 5 if args.quick else 15) for n in counts}
     if not args.quick:
-        iterate(outcome, 256, 16, cpus[0], 15, network)
+        iterate(outcome, 256, 16, cpus[0], 15)
     fewest, most = min(counts), max(counts)
     a_worker = max(1.0, (memory[most] - memory[fewest]) / (most - fewest))
     outcome.row(f"server's memory a worker, of {most}", a_worker / 2**20, "MiB")

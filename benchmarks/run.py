@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ import psutil
 
 from benchmarks.outcome import parse_args
 from benchmarks.processes import ROOT, end_on_sigterm, run_json
+from tfagents_system.machine.files import write_atomically
 from tfagents_system.run_files.run_directory import git_commit
 
 FOLDER = ROOT / "benchmarks"
@@ -37,10 +37,6 @@ _MODULE_SECS = {True: 170.0, False: 1200.0}  # that one module may take, quick o
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile")
 _OUR_PACKAGES = ("tensorflow", "tf-agents", "dm-reverb", "numpy", "gymnasium", "mujoco")
 _PEER_PACKAGES = ("sbx-rl", "jax", "stable_baselines3", "torch", "mujoco")
-_FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
-    "rows": {"name": (str,), "value": (int, float), "unit": (str,)},
-    "ratios": {"name": (str,), "value": (int, float), "target": (int, float, type(None))},
-}
 
 
 # Finding and running.
@@ -69,27 +65,10 @@ def run_benchmark(name: str, quick: bool, peers_python: str | None) -> dict[str,
     """The outcome of one benchmark.
 
     Raises:
-      RuntimeError: It failed, took too long, or printed something other than an outcome.
+      RuntimeError: It failed, took too long, or printed no JSON.
     """
     command = command_of(name, quick, peers_python)
-    outcome = run_json(command, _MODULE_SECS[quick], folder=ROOT, show_progress=True)
-    if wrong := faults(outcome):
-        raise RuntimeError(f"benchmarks/{name}.py printed no outcome: {'; '.join(wrong)}")
-    return dict(outcome)
-
-
-def faults(outcome: Any) -> list[str]:
-    """What is wrong with an outcome, one sentence each; empty if all is as `outcome.py` says."""
-    if not isinstance(outcome, dict):
-        return [f"expected a JSON object, found {outcome!r}"]
-    wrong = [f"{key!r} is missing" for key in ("claim", *_FIELDS, "notes") if key not in outcome]
-    for key, types in _FIELDS.items():
-        for entry in outcome.get(key, []):
-            if not isinstance(entry, dict) or set(entry) != set(types):
-                wrong.append(f"an entry of {key!r} must have {', '.join(types)}, found {entry!r}")
-                continue
-            wrong += [f"{name!r} is {entry[name]!r}" for name in types if not isinstance(entry[name], types[name])]
-    return wrong
+    return dict(run_json(command, _MODULE_SECS[quick], folder=ROOT, show_progress=True))
 
 
 # Where it was measured.
@@ -190,15 +169,6 @@ def insert_table(readme: str, table: str) -> str:
     return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Writes a file in one step: an interrupted run leaves the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        file.write(text)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
-
-
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
 
@@ -237,10 +207,11 @@ def main() -> int:
         results[name] = {**where, "date": date, "secs": time.monotonic() - began, "outcome": outcome}
         if arguments.output or not arguments.quick:
             text = json.dumps({"name": name, "quick": arguments.quick, **results[name]}, indent=2)
-            replace_file((arguments.output or RESULTS) / f"{name}.json", text + "\n")
+            (arguments.output or RESULTS).mkdir(parents=True, exist_ok=True)
+            write_atomically((arguments.output or RESULTS) / f"{name}.json", f"{text}\n".encode())
     print(to_markdown(results))
     if results and not arguments.quick and not arguments.output:
-        replace_file(README, insert_table(README.read_text(), to_markdown(read_results(RESULTS))))
+        write_atomically(README, insert_table(README.read_text(), to_markdown(read_results(RESULTS))).encode())
     if failed:
         print(f"error: failed: {', '.join(failed)}", file=sys.stderr, flush=True)
     return 1 if failed else 0

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -37,12 +36,11 @@ from tfagents_system.envs.training_environment import TrainingEnvironment
 from tfagents_system.examples.halfcheetah import params as halfcheetah
 from tfagents_system.examples.minitaur import params as minitaur
 from tfagents_system.policies import weights
-from tfagents_system.policies.weights import SharedWeights
 from tfagents_system.policies.worker_policy import LaneSteps, WorkerPolicy, make_worker_policy
 from tfagents_system.train_params_base import TrainParamsBase
 from tfagents_system.transport import tables
 from tfagents_system.transport.segments import Layout
-from tfagents_system.worker.actors import Actor, PolicyActor
+from tfagents_system.worker.actors import PolicyActor
 from tfagents_system.worker.newest_policy import NewestPolicy
 from tfagents_system.worker.rollout import Rollout, SegmentBuilder, StepTimes
 
@@ -52,7 +50,7 @@ OBSERVATION, ACTION = 28, 8
 _TARGET_STEPS, _TARGET_STEPS_OF_ANY_NETWORK = 20_000, 5_000
 _TARGET_HALF_CHEETAH, _TARGET_MINITAUR = 0.85, 0.97
 _TARGET_IQN_MS, _NUM_ACTIONS = 0.4, 15
-_TARGET_PUBLISH_MS, _TARGET_REFRESH_MS, _TARGET_LOOK_US = 2.0, 1.0, 1.0
+_TARGET_PUBLISH_MS, _TARGET_REFRESH_MS = 2.0, 1.0
 _SEED = 1
 
 
@@ -319,31 +317,6 @@ def fresh_policy_costs(rounds: int) -> tuple[float, float, int]:
     return publish, statistics.median(takes), sum(array.size for array in policy[2:])
 
 
-def look_micros(rounds: int) -> float:
-    """Microseconds a step, at most, that an actor takes longer where it looks for a newer policy in each step."""
-    no_table: Any = None
-    policy: Any = types.SimpleNamespace(
-        reset=lambda lanes: None, act=lambda steps, greedy: [], assign=lambda weights: None
-    )
-    arrays = [np.array([1, 0, 1], np.int64), *weights.to_arrays({"bias": np.zeros(1, np.float32)})]
-    shared, worker = SharedWeights(arrays), NewestPolicy(no_table, policy)
-    shared.write(arrays)
-    worker.follow(tables.Progress(1, 0, 1, -1, memory=shared.place))
-    micros: dict[str, list[float]] = {"plain": [], "looking": []}
-    actors: dict[str, Actor] = {
-        "plain": PolicyActor(policy, False),
-        "looking": PolicyActor(policy, False, worker.refresh, 1),
-    }
-    steps: Any = None
-    for _ in range(rounds):
-        for name, actor in actors.items():
-            began = time.perf_counter()
-            for _ in range(10_000):
-                actor.act(steps)
-            micros[name].append(1e6 * (time.perf_counter() - began) / 10_000)
-    return min(micros["looking"]) - min(micros["plain"])
-
-
 def main() -> None:
     quick = parse_args().quick
     rounds, episodes, most_envs, horizon = (1, 1, 4, 100) if quick else (10, 15, 16, HORIZON)
@@ -357,18 +330,12 @@ def main() -> None:
 
     cases: list[tuple[str, type[Params], spaces.Space, int, int | None]] = [
         ("default network", Params, VECTOR, 1, _TARGET_STEPS),
+        ("recurrent network", Recurrent, VECTOR, 1, _TARGET_STEPS_OF_ANY_NETWORK),
+        ("network with preprocessing", Preprocessing, VECTOR, 1, _TARGET_STEPS_OF_ANY_NETWORK),
+        ("network for 64 x 64 images", Camera, CAMERA, 1, _TARGET_STEPS_OF_ANY_NETWORK),
     ]
-    cases += [
-        (name, params, space, 1, _TARGET_STEPS_OF_ANY_NETWORK)
-        for name, params, space in [
-            ("recurrent network", Recurrent, VECTOR),
-            ("network with preprocessing", Preprocessing, VECTOR),
-            ("network for 64 x 64 images", Camera, CAMERA),
-        ]
-    ]
-    several = [n for n in (4, 16) if n <= most_envs]
-    cases += [("default network", Params, VECTOR, n, None) for n in several]
-    cases += [("recurrent network", Recurrent, VECTOR, n, None) for n in several]
+    for name, plain in (("default network", Params), ("recurrent network", Recurrent)):
+        cases += [(name, plain, VECTOR, n, None) for n in (4, 16) if n <= most_envs]
     for name, params, space, num_envs, target in cases:
         rate, inference = worker_steps_per_second(params, space, num_envs, rounds)
         result.row(f"worker, {name} ({inference}), SAC_ENVS_PER_WORKER={num_envs}", rate, "steps/s")
@@ -385,13 +352,10 @@ def main() -> None:
         result.row(f"{name}, bare simulator", bare_rate, "steps/s")
         result.ratio(f"{name}: worker over bare simulator", share, least)
     publish, refresh, size = fresh_policy_costs(10 * rounds)
-    look = look_micros(5 * rounds)
     result.row(f"a policy of {size:,} weights: the trainer shares it in memory", publish, "ms")
     result.row("the same: a worker in mid-episode acts with it", refresh, "ms")
-    result.row("looking for one in every step", look, "us a step")
     result.ratio("2 ms over publishing", _TARGET_PUBLISH_MS / publish, 1.0)
     result.ratio("1 ms over refreshing", _TARGET_REFRESH_MS / refresh, 1.0)
-    result.ratio("1 us over looking", _TARGET_LOOK_US / max(look, 1e-3), 1.0)
     result.note("One core; the best of the rounds for trivial environments, the median of episodes for simulators.")
     result.print()
 

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,10 +60,16 @@ class Evaluation:
         return cls(row["task"], row["variant"], *numbers)
 
 
-def train(
-    task: Task, variant: Variant, seed: int, peers_python: str, env_python: str | None = None
-) -> list[tuple[int, float]]:
-    """One run from scratch: (environment steps, return) of each of its evaluations."""
+class Evaluated(NamedTuple):
+    """An evaluation of a run, and the seconds after which it was done, from the command on."""
+
+    env_steps: int
+    eval_return: float
+    secs: float
+
+
+def train(task: Task, variant: Variant, seed: int, peers_python: str, env_python: str | None = None) -> list[Evaluated]:
+    """One run from scratch, and what its evaluations were."""
     if variant.library:
         return _train_peer(task, variant, seed, peers_python)
     return _train_ours(task, variant, seed, env_python)
@@ -70,7 +77,7 @@ def train(
 
 def _train_ours(
     task: Task, variant: Variant, seed: int, env_python: str | None, keep: Path | None = None
-) -> list[tuple[int, float]]:
+) -> list[Evaluated]:
     """A run by run_script.sh with one worker, ended when it has been evaluated after the last step.
 
     Args:
@@ -85,18 +92,21 @@ def _train_ours(
     further = {} if env_python is None else {"SAC_ENV_PYTHON": env_python}
     deadline_secs = _START_SECS + task.steps * variant.updates_per_step / _SLOWEST_UPDATES_PER_S
     with RealRun(FOLDER / "params.py", config, variables | further | begins_with) as run:
+        evaluations = list[Evaluated]()
 
-        def evaluations() -> list[tuple[int, float]]:
-            rows = read_rows(run.paths.metrics_csv)
-            return [(int(row["env_steps"] or 0), value) for row in rows if (value := row["eval_return"]) is not None]
+        def is_over() -> bool:
+            rows = [row for row in read_rows(run.paths.metrics_csv) if row["eval_return"] is not None]
+            secs = time.monotonic() - run.started
+            for row in rows[len(evaluations) :]:
+                evaluations.append(Evaluated(int(row["env_steps"] or 0), row["eval_return"] or 0.0, secs))
+            return bool(evaluations) and evaluations[-1].env_steps >= task.steps
 
-        what = f"an evaluation after {task.steps} steps"
-        run.wait_until(lambda: _is_over(evaluations(), task), what, deadline_secs, poll_secs=_POLL_SECS)
+        run.wait_until(is_over, f"an evaluation after {task.steps} steps", deadline_secs, poll_secs=_POLL_SECS)
         if keep is not None:
             run.stop()
             shutil.copytree(run.paths.exp_dir, keep.with_suffix(".partial"), dirs_exist_ok=True)
             keep.with_suffix(".partial").rename(keep)
-        return evaluations()
+        return evaluations
 
 
 def of_expert(task: Task, variant: Variant, env_python: str | None) -> tuple[dict[str, object], dict[str, object]]:
@@ -121,10 +131,6 @@ def _expert_of(task: str, env_python: str | None) -> Path:
     return experts.expert_of(task, train)
 
 
-def _is_over(evaluations: Sequence[tuple[int, float]], task: Task) -> bool:
-    return bool(evaluations) and evaluations[-1][0] >= task.steps
-
-
 def attributes_of(task: Task, variant: Variant) -> dict[str, object]:
     """Attributes of TrainParams of a run of ours: the task's, and then the variant's own."""
     rate = variant.learning_rate if task.learning_rate is None else task.learning_rate
@@ -146,7 +152,7 @@ def attributes_of(task: Task, variant: Variant) -> dict[str, object]:
     }
 
 
-def _train_peer(task: Task, variant: Variant, seed: int, python: str) -> list[tuple[int, float]]:
+def _train_peer(task: Task, variant: Variant, seed: int, python: str) -> list[Evaluated]:
     command = [python, "-m", "benchmarks.peers.learning", "--library", variant.library]
     command += ["--algorithm", variant.algorithm, "--environment", task.environment, "--steps", str(task.steps)]
     command += ["--eval_steps", str(task.eval_steps), "--eval_episodes", str(_EVAL_EPISODES), "--seed", str(seed)]
@@ -157,7 +163,7 @@ def _train_peer(task: Task, variant: Variant, seed: int, python: str) -> list[tu
     command += ["--goals"] if task.goals else []
     command += ["--normalize"] if task.attributes.get("normalize_observations") else []
     result = run_json(command, _START_SECS + task.steps * variant.updates_per_step / _SLOWEST_UPDATES_PER_S)
-    return list(zip(result["env_steps"], result["eval_returns"], strict=True))
+    return [Evaluated(*row) for row in zip(result["env_steps"], result["eval_returns"], result["secs"], strict=True)]
 
 
 # The record.
@@ -235,10 +241,11 @@ def main() -> None:
                 of_expert(whole, variants[variant], arguments.env_python)  # It does not count in the run's time.
                 began = time.monotonic()
                 shortened = dataclasses.replace(whole, steps=min(whole.steps, arguments.steps or whole.steps))
-                found = train(shortened, variants[variant], seed, arguments.peers_python, arguments.env_python)
+                done = train(shortened, variants[variant], seed, arguments.peers_python, arguments.env_python)
                 secs = time.monotonic() - began
-                append(path, [Evaluation(task, variant, seed, *each, secs) for each in found])
-                print(f"{task}, {variant}, seed {seed}: {found[-1][1]:.1f}, {secs:.0f} s", file=sys.stderr, flush=True)
+                append(path, [Evaluation(task, variant, seed, e.env_steps, e.eval_return, secs) for e in done])
+                last = done[-1].eval_return
+                print(f"{task}, {variant}, seed {seed}: {last:.1f}, {secs:.0f} s", file=sys.stderr, flush=True)
     for task in arguments.task:
         show(task, path)
 

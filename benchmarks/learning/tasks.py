@@ -195,6 +195,7 @@ TASKS = {
 }
 
 _STEPS = {"env_steps_per_iter": 50, "log_period_iters": 20}
+_STEP = {"env_steps_per_iter": 1, "max_policy_lag": 0, "log_period_iters": 1000}
 _OPTIMIZERS, _EPSILON = ("critic_optimizer", "actor_optimizer", "alpha_optimizer"), {"epsilon": 1e-9}
 _SAC_DISCRETE = {"algorithm": "sac_discrete", **_STEPS, "learning_rate": 3e-4, "batch_size": 256, "n_step": 1} | {
     f"{part}_fc_layer_params": (256, 256) for part in ("actor", "critic_joint")
@@ -208,6 +209,9 @@ OURS = {
     "sac, 50 steps": Variant(_STEPS),
     # Initial weights and an Adam as SBX has them.
     "sac, 50 steps, LeCun": Variant({**_STEPS, **dict.fromkeys(_OPTIMIZERS, _EPSILON)}, lecun_weights=True),
+    # The newest policy takes each step, as a peer's does.
+    "sac, 1 step": Variant(_STEP),
+    "sac, 1 step, LeCun": Variant({**_STEP, **dict.fromkeys(_OPTIMIZERS, _EPSILON)}, lecun_weights=True),
     "sac, 50 steps, learning rates 1e-3": Variant(_STEPS, learning_rate=1e-3),
     "sac, 50 steps, layer norm": Variant({**_STEPS, "critic_layer_norm": True}),
     # Layer normalisation and half of each minibatch, as in RLPD, with SAC's two critics and an update for each step.
@@ -226,9 +230,6 @@ OURS = {
     "droq x10": Variant({"algorithm": "droq"}, updates_per_step=10),
     "redq x5": Variant({"algorithm": "redq"}, updates_per_step=5),
     "redq x10": Variant({"algorithm": "redq"}, updates_per_step=10),
-    "redq x10, 50 steps": Variant(
-        {"algorithm": "redq", "env_steps_per_iter": 50, "log_period_iters": 20}, updates_per_step=10
-    ),
     "simba": Variant(
         {
             "network": "simba",

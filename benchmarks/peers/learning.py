@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from typing import Any
 
+_BEGAN = time.monotonic()
 LIBRARIES = ("sbx", "sb3", "contrib")
 CLASSES = {"sac": "SAC", "tqc": "TQC", "crossq": "CrossQ", "droq": "DroQ", "dqn": "DQN", "qrdqn": "QRDQN"}
 
@@ -82,7 +84,15 @@ def main() -> None:
         seed=arguments.seed,
         **options,
     )
-    evaluation = EvalCallback(
+    secs = list[float]()
+
+    class TimedEvaluations(EvalCallback):
+        def _on_step(self) -> bool:
+            goes_on = super()._on_step()
+            secs.extend([time.monotonic() - _BEGAN] * (len(self.evaluations_timesteps) - len(secs)))
+            return goes_on
+
+    evaluation = TimedEvaluations(
         environment(arguments),
         n_eval_episodes=arguments.eval_episodes,
         eval_freq=arguments.eval_steps,
@@ -92,7 +102,7 @@ def main() -> None:
     )
     model.learn(total_timesteps=arguments.steps, callback=evaluation)
     returns = [sum(episodes) / len(episodes) for episodes in evaluation.evaluations_results]
-    print(json.dumps({"env_steps": evaluation.evaluations_timesteps, "eval_returns": returns}))
+    print(json.dumps({"env_steps": evaluation.evaluations_timesteps, "eval_returns": returns, "secs": secs}))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The record of learning curves: what is in it, and what a run of it is asked for. No run is trained here."""
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 
+from benchmarks import minutes
 from benchmarks.learning import algorithms, experts
-from benchmarks.learning.algorithms import Evaluation, append, attributes_of, read_record, runs_of
+from benchmarks.learning.algorithms import Evaluated, Evaluation, append, attributes_of, read_record, runs_of
 from benchmarks.learning.tasks import OURS, PEERS, TASKS, Task, Variant
+from benchmarks.outcome import Outcome
 from tfagents_system.run_files.run_paths import RunPaths
 from tfagents_system.settings.params_check import check_params
 from tfagents_system.train_params_base import TrainParamsBase
@@ -48,9 +51,9 @@ def test_runs_come_by_variant_and_seed() -> None:
 def test_only_what_the_record_lacks_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[tuple[Task, Variant, int]] = []
 
-    def train(task: Task, variant: Variant, seed: int, peers_python: str, env_python: Any) -> list[tuple[int, float]]:
+    def train(task: Task, variant: Variant, seed: int, peers_python: str, env_python: Any) -> list[Evaluated]:
         trained.append((task, variant, seed))
-        return [(0, -1200.0), (10_000, -150.0)]
+        return [Evaluated(0, -1200.0, 10.0), Evaluated(10_000, -150.0, 70.0)]
 
     monkeypatch.setattr(algorithms, "train", train)
     append(tmp_path / "algorithms.csv", lines("sac", 0, -1200.0, -150.0))
@@ -96,6 +99,26 @@ def test_peers_are_asked_for_what_their_script_knows(monkeypatch: pytest.MonkeyP
         command = ["--library", variant.library, "--algorithm", variant.algorithm, "--environment", "Pendulum-v1"]
         monkeypatch.setattr(sys, "argv", ["learning", *command, "--steps", "10", "--eval_steps", "5"])
         assert learning.parse_arguments().updates_per_step == variant.updates_per_step
+
+
+def test_minutes_are_the_records_steps_at_the_pace_of_short_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    fast = minutes.Pace.of([Evaluated(1000, -1200.0, 30.0), Evaluated(4000, -200.0, 60.0)])
+    assert fast == minutes.Pace(start_secs=20.0, step_secs=0.01)
+    paces = {"sac, 50 steps": fast, "SBX SAC": minutes.Pace(2.0, 0.05), "SB3 SAC": minutes.Pace(2.0, 0.1)}
+    record = [
+        e for seed, last in enumerate((-150.0, -199.0, -300.0)) for e in lines("SBX SAC", seed, -900.0, -300.0, last)
+    ]
+    record += [*lines("sac, 50 steps", 0, -900.0, -150.0, -300.0), *lines("SB3 SAC", 0, -900.0)]
+    outcome = Outcome("a claim")
+    minutes.report(outcome, "pendulum", paces, record)
+    outcome.print()
+    printed = json.loads(capsys.readouterr().out)
+    assert {row["name"]: row["value"] for row in printed["rows"]} == {
+        "sac, 50 steps, Pendulum-v1 to -200: 1,000 steps, 1 runs": 0.5,
+        "SBX SAC, Pendulum-v1 to -200: 2,000 steps, 3 runs": 1.7,
+    }
+    assert [(ratio["value"], ratio["target"]) for ratio in printed["ratios"]] == [(pytest.approx(3.4), 2.0)]
+    assert printed["notes"] == ["SB3 SAC, Pendulum-v1 to -200: not within 10,000 steps in most of 1 runs"]
 
 
 class FakeRun:

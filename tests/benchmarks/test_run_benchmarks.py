@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks import run
-from benchmarks.outcome import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,28 +70,6 @@ def test_peers_go_to_those_that_ask_for_them(tmp_path):
     assert run.command_of("alone", False, "/p", tmp_path) == [*start, "benchmarks.alone"]
 
 
-def test_what_an_outcome_prints_has_no_faults(capsys):
-    outcome = Outcome("Fast.")
-    outcome.row("ours", 200, "steps/s")
-    outcome.ratio("ours over theirs", 2, 1.5)
-    outcome.note("a note")
-    outcome.print()
-    assert run.faults(json.loads(capsys.readouterr().out.splitlines()[-1])) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"rows": [{"name": "ours", "value": "fast", "unit": "steps/s"}]}, "'value' is 'fast'"),
-        ({"rows": [{"name": "ours", "value": 1.0}]}, "name, value, unit"),
-        ({"ratios": [{"name": "a", "value": 1.0, "target": "x"}]}, "'target' is 'x'"),
-    ],
-)
-def test_faults_of_an_outcome_are_named(change, named):
-    [fault] = run.faults({**an_outcome(), **change})
-    assert named in fault
-
-
 def test_table_says_which_target_was_met():
     lines = run.to_markdown({"fast": a_result()}).splitlines()
     assert "| ours over theirs | 2.00 | 1.5 met |" in lines
@@ -123,9 +100,8 @@ def test_readme_has_both_markers():
 
 
 def test_results_are_read_by_name(tmp_path):
-    run.replace_file(tmp_path / "fast.json", json.dumps(a_result()))
+    (tmp_path / "fast.json").write_text(json.dumps(a_result()))
     assert run.read_results(tmp_path) == {"fast": a_result()}
-    assert [path.name for path in tmp_path.iterdir()] == ["fast.json"]
 
 
 @pytest.mark.parametrize("arguments", [["--nonsense"], ["--only"]])
@@ -139,7 +115,7 @@ def test_wrong_usage_is_told(arguments):
 @pytest.mark.timeout(600)
 def test_benchmarks_run_quickly_without_peers():
     # Those with real runs take minutes: ./run_benchmarks.sh --quick has all of them.
-    names = ["elsewhere", "many_clients", "replay", "update", "worker_steps"]
+    names = ["many_steps", "replay", "update", "worker_steps"]
     only = [word for name in names for word in ("--only", name)]
     results = {path: path.read_text() for path in [run.README, *run.RESULTS.glob("*.json")]}
     environ = {**os.environ, "VIRTUAL_ENV": sys.prefix}
