@@ -1,5 +1,6 @@
 """Workers join a run on a machine where the user has a login: each end of its tunnel may die."""
 
+import contextlib
 import signal
 
 import psutil
@@ -50,14 +51,22 @@ def joins_and_survives(host, folder):
         run.wait_until(process, lambda: collects(1))
         pid = beat()["pid"]
 
+        def child(parent, word):
+            tunnels = []
+
+            def is_there():  # One that has died is started again after a while.
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    tunnels.extend(one for one in psutil.Process(parent).children() if word in one.cmdline())
+                return tunnels
+
+            run.wait_until(process, is_there)
+            return tunnels[0]
+
         def by_ssh():
-            (tunnel,) = [one for one in psutil.Process(join.pid).children() if "-N" in one.cmdline()]
-            return tunnel
+            return child(join.pid, "-N")
 
         def its_own():
-            module = "tfagents_system.transport.tunnel"
-            (tunnel,) = [one for one in psutil.Process(pid).children() if module in one.cmdline()]
-            return tunnel
+            return child(pid, "tfagents_system.transport.tunnel")
 
         for end in (by_ssh, its_own, lambda: psutil.Process(run.beat("gateway")["pid"])):
             episodes = beat()["episodes"]
