@@ -1,4 +1,4 @@
-"""Minutes of wall time on two CPUs to a return: half of SBX's with SAC, a third of them with XQC.
+"""Minutes of wall time on two CPUs to a return: half of SBX's with SAC, a third with the best learner.
 
     python -m benchmarks.minutes [--quick] [--peers_python PYTHON]
 
@@ -26,8 +26,9 @@ _N_CPUS = 2
 _GOALS = {"pendulum": (-200.0,), "half_cheetah": (4000.0, 6000.0), "hopper": (1000.0,), "walker2d": (1000.0,)}
 _PACE_STEPS = {"pendulum": 4_000, "half_cheetah": 10_000}  # With two evaluations at least.
 # Variants of the record, each with those of the same pace.
-_VARIANTS = {"sac, 50 steps": ("sac, 50 steps, learning rates 1e-3",), "xqc": (), "SBX SAC": (), "SB3 SAC": ()}
-_SBX, _TARGETS = "SBX SAC", {"sac, 50 steps": 2.0, "xqc": 3.0}
+_SAC, _FAST_SAC, _SBX = "sac, 50 steps", "sac, 50 steps, learning rates 1e-3", "SBX SAC"
+_VARIANTS = {_SAC: (_FAST_SAC,), "crossq, 50 steps": (), "xqc": (), _SBX: (), "SB3 SAC": ()}
+_TARGETS = {_SAC: 2.0, _FAST_SAC: 2.0, "crossq, 50 steps": 3.0, "xqc": 3.0}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -224,9 +224,14 @@ class Hyperparameters:
     """Discount factor gamma. Only `dqn`, `iqn` and `sac_discrete` accept a schedule."""
     learning_rate: Annotated[
         SchedulablePositive,
-        DefaultOf(xqc=_rate_of_xqc, flash_sac=_FALLING_TO_HALF, **dict.fromkeys(_OF_VALUES, _FALLING_RATE)),
+        DefaultOf(
+            **dict.fromkeys(("redq", "droq", "tqc"), 3e-4),
+            xqc=_rate_of_xqc,
+            flash_sac=_FALLING_TO_HALF,
+            **dict.fromkeys(_OF_VALUES, _FALLING_RATE),
+        ),
         MayChange,
-    ] = 3e-4
+    ] = 1e-3
     """Learning rate of critics, actor and log(alpha)."""
     critic_learning_rate: Annotated[SchedulablePositive | None, ByAlgorithm(_learning_rate), MayChange] = None
     """Learning rate of the critics."""

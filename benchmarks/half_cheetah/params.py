@@ -18,6 +18,7 @@ class TrainParams(TrainParamsBase):
     The run is ended from outside, so nothing is evaluated, saved or drawn while it is measured.
     """
 
+    learning_rate = 3e-4
     num_iter = 100_000
     buffer_size = 400_000
     num_eval_episodes = 1

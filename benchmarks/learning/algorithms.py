@@ -86,7 +86,7 @@ def _train_ours(
     prior_data, begins_with = of_expert(task, variant, env_python)
     attributes = attributes_of(task, variant) | prior_data
     config = {"environment": task.environment, "horizon": task.horizon, "attributes": attributes}
-    config["lecun_weights"] = variant.lecun_weights
+    config["initializer"] = variant.initializer
     train_cpus = min(_TRAIN_CPUS, len(os.sched_getaffinity(0)))
     variables = {"SAC_NUM_COLLECT_WORKERS": 1, "SAC_TRAIN_CPUS": train_cpus, "SAC_SEED": seed, "SAC_REPORT": 0}
     further = {} if env_python is None else {"SAC_ENV_PYTHON": env_python}

@@ -13,7 +13,7 @@ from tfagents_system.train_params_base import TrainParamsBase
 
 
 class TrainParams(TrainParamsBase):
-    """Keys of the configuration: `environment`, `attributes` of TrainParams by name, and `lecun_weights`.
+    """Keys of the configuration: `environment`, `attributes` of TrainParams by name, and `initializer`.
 
     Under SAC_ENV_PYTHON it is imported without TensorFlow.
 
@@ -26,8 +26,8 @@ class TrainParams(TrainParamsBase):
         super().__init__(env_config, compute_config)
         for name, value in env_config["attributes"].items():
             setattr(self, name, value)
-        if env_config.get("lecun_weights"):
-            _draw_lecun_weights()
+        if env_config.get("initializer"):
+            _draw_weights(env_config["initializer"])
         if self.matmul_precision == "bfloat16":
             from tfagents_system.agents import block_update
 
@@ -42,19 +42,19 @@ class TrainParams(TrainParamsBase):
         return gymnasium.make(self.env_config["environment"], *args, **kwargs)
 
 
-def _draw_lecun_weights() -> None:
-    """SAC begins with weights as Flax draws them, in the last layers, too."""
+def _draw_weights(initializer: str) -> None:
+    """SAC begins with weights by one of Keras' initializers, in the last layers, too."""
     import tensorflow as tf
 
     from tfagents_system.agents.sac import Sac
 
-    make = Sac.__init__
+    make, arguments = Sac.__init__, {"gain": math.sqrt(2.0)} if initializer == "Orthogonal" else {}
 
-    def make_with_lecun_weights(agent: Sac, *args: Any) -> None:
+    def make_with_other_weights(agent: Sac, *args: Any) -> None:
         make(agent, *args)
         for variable in (*agent.actor_variables, *agent.critic_variables):
             if variable.shape.rank == 2:
-                variable.assign(tf.keras.initializers.LecunNormal()(variable.shape))
+                variable.assign(getattr(tf.keras.initializers, initializer)(**arguments)(variable.shape))
         agent.initialize()
 
-    Sac.__init__ = make_with_lecun_weights  # type: ignore[assignment, method-assign]
+    Sac.__init__ = make_with_other_weights  # type: ignore[assignment, method-assign]

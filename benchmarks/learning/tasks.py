@@ -69,7 +69,7 @@ class Task:
       horizon: Steps of an episode, at most.
       steps: Environment steps of a run, the random ones included.
       eval_steps: Environment steps between two evaluations, about.
-      learning_rate: Of actor, critics and alpha, for everybody; None: each variant's, or else the defaults.
+      learning_rate: Of actor, critics and alpha, for everybody; None: each variant's.
       random_episodes: Before the first update; about 1000 steps.
       attributes: Of TrainParams, for every variant of ours.
       values: Where its actions are discrete, what learners of their values have.
@@ -101,12 +101,13 @@ class Variant:
       attributes: Of TrainParams, where it is ours.
       library, algorithm, options: Of a peer; see benchmarks/peers/learning.py.
       updates_per_step: Updates for each environment step.
-      learning_rate: Of actor, critics and alpha, where it is ours and the task has none; None: the defaults.
+      learning_rate: Of actor, critics and alpha, where it is ours and the task has none, as of the peers by default;
+        None: the algorithm's own.
       discrete: Whether its actions are.
       values: Whether it learns their values as the task's settings say.
       demonstrations: Episodes of the task's expert that are its prior data.
       is_fine_tuned: It begins with the agent of the task's expert.
-      lecun_weights: SAC begins with weights as Flax draws them.
+      initializer: Of the weights that SAC begins with, by Keras' name.
     """
 
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -114,12 +115,12 @@ class Variant:
     algorithm: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     updates_per_step: int = 1
-    learning_rate: float | None = None
+    learning_rate: float | None = 3e-4
     discrete: bool = False
     values: bool = False
     demonstrations: int = 0
     is_fine_tuned: bool = False
-    lecun_weights: bool = False
+    initializer: str = ""
 
     def fits(self, task: Task) -> bool:
         """Whether the algorithm has the task's kind of actions, and the task has what the variant leaves out."""
@@ -208,11 +209,17 @@ OURS = {
     "sac, raw observations": Variant({"normalize_observations": False}),
     "sac, 50 steps": Variant(_STEPS),
     # Initial weights and an Adam as SBX has them.
-    "sac, 50 steps, LeCun": Variant({**_STEPS, **dict.fromkeys(_OPTIMIZERS, _EPSILON)}, lecun_weights=True),
+    "sac, 50 steps, LeCun": Variant({**_STEPS, **dict.fromkeys(_OPTIMIZERS, _EPSILON)}, initializer="LecunNormal"),
     # The newest policy takes each step, as a peer's does.
     "sac, 1 step": Variant(_STEP),
-    "sac, 1 step, LeCun": Variant({**_STEP, **dict.fromkeys(_OPTIMIZERS, _EPSILON)}, lecun_weights=True),
+    "sac, 1 step, LeCun": Variant({**_STEP, **dict.fromkeys(_OPTIMIZERS, _EPSILON)}, initializer="LecunNormal"),
+    # As in the runs of SAC that SimBaV2's and XQC's authors publish.
+    "sac, 50 steps, orthogonal": Variant(_STEPS, initializer="Orthogonal"),
     "sac, 50 steps, learning rates 1e-3": Variant(_STEPS, learning_rate=1e-3),
+    # As defaults have it.
+    "sac, 200 steps, learning rates 1e-3": Variant(
+        {"env_steps_per_iter": 200, "log_period_iters": 5}, learning_rate=1e-3
+    ),
     "sac, 50 steps, layer norm": Variant({**_STEPS, "critic_layer_norm": True}),
     # Layer normalisation and half of each minibatch, as in RLPD, with SAC's two critics and an update for each step.
     "sac, 50 steps, layer norm, 20 demonstrations": Variant({**_STEPS, "critic_layer_norm": True}, demonstrations=20),
@@ -221,8 +228,8 @@ OURS = {
     # The paper's critics are 2048 units wide, those of the peers 1024: two cores have time for the width of SAC's.
     "crossq": Variant({"algorithm": "crossq"}, learning_rate=1e-3),
     "crossq, 50 steps": Variant({"algorithm": "crossq", **_STEPS}, learning_rate=1e-3),
-    "xqc": Variant({"algorithm": "xqc", **_STEPS}),
-    "flash_sac": Variant({"algorithm": "flash_sac", **_STEPS}),
+    "xqc": Variant({"algorithm": "xqc", **_STEPS}, learning_rate=None),
+    "flash_sac": Variant({"algorithm": "flash_sac", **_STEPS}, learning_rate=None),
     "crossq x2": Variant({"algorithm": "crossq"}, updates_per_step=2, learning_rate=1e-3),
     "crossq 1024": Variant({"algorithm": "crossq", "critic_joint_fc_layer_params": (1024, 1024)}, learning_rate=1e-3),
     # Both papers make 20 updates for each step: a day for 100,000 steps here.

@@ -171,7 +171,7 @@ def test_a_dictionary_keeps_the_defaults_of_keys_that_it_does_not_set() -> None:
     assert found["recurrent"] == {"lstm_units": 64, "sequence_length": 20, "burn_in": 0} and found["mini_race"] is None
     assert found["batch_renormalization"] == {"warmup_steps": 100_000}, "of crossq"
     assert (found["critic_optimizer"]["weight_decay"], found["critic_optimizer"]["beta_1"]) == (0.01, 0.5)
-    assert found["critic_learning_rate"] == found["learning_rate"] == 3e-4
+    assert found["critic_learning_rate"] == found["learning_rate"] == 1e-3
 
 
 def test_an_episode_and_a_minibatch_fit_the_buffer() -> None:

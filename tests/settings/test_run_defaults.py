@@ -196,7 +196,8 @@ def test_the_page_of_parameters_tells_defaults_of_algorithms() -> None:
     of_iqn = "iqn: `64` (preset `paper`: `512`)"
     assert default_of(described["batch_size"]).startswith(f"`256`; dqn, sac_discrete: `64`; {of_iqn}; ")
     rates = default_of(described["learning_rate"])
-    assert rates.startswith("`0.0003`; xqc: 3e-4 (") and "; dqn, iqn, sac_discrete: from 1e-3 to 1e-4 over" in rates
+    assert rates.startswith("`0.001`; redq, droq, tqc: `0.0003`; xqc: 3e-4 (")
+    assert "; dqn, iqn, sac_discrete: from 1e-3 to 1e-4 over" in rates
     assert default_of(described["discount"]) == "`0.99`; xqc: 1 - 5 / `horizon`, within 0.95 and 0.995"
     assert default_of(described["num_critics"]) == "`None`; redq: `10`; tqc: `5`; others: `2`"
 

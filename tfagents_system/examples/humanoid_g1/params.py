@@ -17,7 +17,6 @@ class TrainParams(TrainParamsBase):
     """
 
     algorithm = "crossq"
-    learning_rate = 1e-3
     sac_log_alpha = -5.0  # A step is rewarded with a few hundredths: an alpha of 1 would drown them.
     actor_observations = ("state",)  # 103 noisy numbers of its sensors; critics see privileged_state, too: 216 more.
     num_env_steps = 2_000_000

@@ -12,8 +12,6 @@ from tfagents_system.train_params_base import TrainParamsBase
 class TrainParams(TrainParamsBase):
     """24 iterations of 400 steps (2 workers, an episode of 200 steps each), one update for each of them."""
 
-    learning_rate = 1e-3
-
     num_iter = 24
     updates_per_iter = 400
     num_train_episodes_per_iter = 1

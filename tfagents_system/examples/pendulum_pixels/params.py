@@ -42,7 +42,6 @@ class TrainParams(TrainParamsBase):
     frame_stack = 3
     image_encoder_layers = (16, 16, 16, 16)  # Half of the paper's: a third of the time, and enough for one pendulum.
 
-    learning_rate = 1e-3
     batch_size = 128
 
     num_iter = 25

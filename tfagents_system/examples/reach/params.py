@@ -25,7 +25,6 @@ class TrainParams(TrainParamsBase):
     batch_size = 128
     actor_fc_layer_params = (64, 64)
     critic_joint_fc_layer_params = (64, 64)
-    learning_rate = 1e-3
 
     num_eval_episodes = 20
     eval_period_env_steps = 1000
