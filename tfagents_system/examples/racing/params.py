@@ -18,7 +18,7 @@ from tfagents_system.train_params_base import EnvArgsKwargs, TrainParamsBase
 class TrainParams(TrainParamsBase):
     """400 iterations of 1000 steps, 5.5 hours of the car's own time, with an update for every fourth step."""
 
-    learning_rate = 3e-4
+    learning_rate: Any = 3e-4  # Or a schedule.
     discount = 0.99
     updates_per_env_step = 0.25
     normalize_observations = True
