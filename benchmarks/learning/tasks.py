@@ -101,8 +101,8 @@ class Variant:
       attributes: Of TrainParams, where it is ours.
       library, algorithm, options: Of a peer; see benchmarks/peers/learning.py.
       updates_per_step: Updates for each environment step.
-      learning_rate: Of actor, critics and alpha, where it is ours and the task has none, as of the peers by default;
-        None: the algorithm's own.
+      learning_rate: Of actor, critics and alpha, where it is ours and the task has none; peers then have their
+        library's, for SAC the same 3e-4. None: the algorithm's own.
       discrete: Whether its actions are.
       values: Whether it learns their values as the task's settings say.
       demonstrations: Episodes of the task's expert that are its prior data.

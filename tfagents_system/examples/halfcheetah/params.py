@@ -16,6 +16,8 @@ class TrainParams(TrainParamsBase):
     updates_per_iter = N * 1000 and num_iter = 1000 / N keep these numbers.
     """
 
+    learning_rate = 3e-4
+
     num_iter = 500
     updates_per_iter = 2000
     num_train_episodes_per_iter = 1

@@ -11,6 +11,8 @@ from tfagents_system.train_params_base import TrainParamsBase
 class TrainParams(TrainParamsBase):
     """1,000,000 updates. An iteration has 1000, and each worker simulates an episode of 1000 steps meanwhile."""
 
+    learning_rate = 3e-4
+
     num_iter = 1000
     updates_per_iter = 1000
     num_initial_episodes = 10
