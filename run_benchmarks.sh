@@ -6,7 +6,7 @@ usage() {
   cat <<'HELP'
 Usage: ./run_benchmarks.sh [--quick] [--no-peers] [--only NAME]...
 
-  --quick      about 5 minutes: shows that the benchmarks run, writes no results
+  --quick      about 7 minutes: shows that the benchmarks run, writes no results
   --no-peers   without SBX and Stable-Baselines3; otherwise .venv-peers is made from benchmarks/peers.txt, once
   --only NAME  one benchmark, a module of benchmarks/ such as update; may be given several times
 

@@ -70,9 +70,9 @@ def report(outcome: Outcome, task: str, paces: Mapping[str, Pace], record: Seque
             steps, count = steps_to(goal, runs) if runs else math.inf, len({e.seed for e in runs})
             if math.isfinite(steps):
                 minutes[variant] = pace.minutes(steps)
-                outcome.row(f"{variant}, {what}: {steps:,.0f} steps, {count} runs", minutes[variant], "minutes")
+                outcome.row(f"{variant}, {what}: {steps:,.0f} steps (runs: {count})", minutes[variant], "minutes")
             elif runs:
-                outcome.note(f"{variant}, {what}: not within {TASKS[task].steps:,} steps in half of its {count} runs")
+                outcome.note(f"{variant}, {what}: not within {TASKS[task].steps:,} steps in half of its runs ({count})")
         if of_sbx := minutes.get(_SBX):
             best = min(minutes.keys() & OURS.keys(), key=lambda variant: minutes[variant], default=None)
             sac = minutes.get(_FAST_SAC, minutes.get(_SAC))

@@ -115,12 +115,12 @@ def test_minutes_are_the_records_steps_at_the_pace_of_short_runs(capsys: pytest.
     outcome.print()
     printed = json.loads(capsys.readouterr().out)
     assert {row["name"]: row["value"] for row in printed["rows"]} == {
-        "sac, 50 steps, Pendulum-v1 to -200: 1,000 steps, 1 runs": 0.5,
-        "SBX SAC, Pendulum-v1 to -200: 2,000 steps, 3 runs": 1.7,
+        "sac, 50 steps, Pendulum-v1 to -200: 1,000 steps (runs: 1)": 0.5,
+        "SBX SAC, Pendulum-v1 to -200: 2,000 steps (runs: 3)": 1.7,
     }
     ratios = [(ratio["value"], ratio["target"]) for ratio in printed["ratios"]]
     assert ratios == [(pytest.approx(3.4), 2.0), (pytest.approx(3.4), 3.0)]
-    assert printed["notes"] == ["SB3 SAC, Pendulum-v1 to -200: not within 10,000 steps in half of its 1 runs"]
+    assert printed["notes"] == ["SB3 SAC, Pendulum-v1 to -200: not within 10,000 steps in half of its runs (1)"]
 
 
 class FakeRun:

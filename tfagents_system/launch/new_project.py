@@ -21,7 +21,7 @@ from tfagents_system.launch.vars_file import LAUNCHERS
 _EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 _HORIZON = 1000  # Where the environment itself has no limit.
 _DISCRETE = ("Discrete", "MultiDiscrete", "MultiBinary")
-_VALUES, _SAC = '"dqn"  # "iqn" is steadier', '"sac"  # "crossq" learns in fewer steps, each takes a little longer'
+_VALUES, _SAC = '"dqn"  # "iqn" is steadier', '"sac"  # "crossq" learns in fewer steps'
 
 _PARAMS = '''\
 """Trains {environment}."""
