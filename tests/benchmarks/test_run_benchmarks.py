@@ -86,9 +86,6 @@ def test_table_replaces_the_one_before_and_nothing_else():
     assert run.insert_table(once, "new") == once
     with pytest.raises(ValueError, match="results: end"):
         run.insert_table(f"{run.BEGIN}\nno end", "new")
-
-
-def test_readme_has_both_markers():
     assert "new" in run.insert_table(run.README.read_text(), "new")
 
 

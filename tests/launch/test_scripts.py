@@ -323,8 +323,8 @@ def test_a_python_that_is_named_is_used_or_refused_with_what_it_lacks(repository
         assert repository.setup(SAC_PYTHON=python, **more).stdout == f"{python}\n"
     by_name = {"SAC_PYTHON": "my_python", "PATH": f"{tmp_path}/bin:{repository.environ['PATH']}"}
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/my_python").symlink_to(f"{other}/bin/python")
-    repository.pin([])  # By a link that lies elsewhere it is the Python without its environment.
+    (tmp_path / "bin/my_python").write_text(f'#!/bin/sh\nexec {other}/bin/python "$@"\n')
+    (tmp_path / "bin/my_python").chmod(0o755)
     assert repository.setup(**by_name).stdout == f"{tmp_path}/bin/my_python\n"
     repository.pin(["pinned-thing==1.0", "no-such-package==2.0", "pip==0.1"])
     done = repository.setup(SAC_PYTHON=python)

@@ -196,11 +196,15 @@ def test_a_full_disk_is_told_until_a_status_can_be_written(
 
 
 def test_a_run_directory_that_is_removed_ends_the_run_in_words(
-    run_dir: Path, stop: StopFlag, capfd: pytest.CaptureFixture[str]
+    run_dir: Path, stop: StopFlag, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(supervisor_module, "_LOCK_SECS", 0.0)
     once_up(run_dir, lambda: run_dir.rename(run_dir.with_name("elsewhere")))
     began = time.monotonic()
-    assert make_supervisor(run_dir, stop, {"trainer": STUBBORN}, save_deadline_secs=60.0).run() == 1
+    with RunLock(RunPaths(run_dir), {}, "node1") as lock:
+        supervisor = make_supervisor(run_dir, stop, {"trainer": STUBBORN}, lock=lock, save_deadline_secs=60.0)
+        assert supervisor.run() == 1
     assert time.monotonic() - began < 10.0, "nothing can be saved: nobody is waited for"
     out = capfd.readouterr().out
+    assert "was taken over" not in out, "the lock has gone with it"
     assert f"error: the run directory {run_dir} was removed or replaced while the run was going: put it back" in out

@@ -319,7 +319,8 @@ class SshRun:
             )
         try:
             with tarfile.open(fileobj=io.BytesIO(result.stdout[mark.end() :])) as archive:
-                archive.extractall(self.paths.exp_dir, filter="data")
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 of Debian has none.
+                archive.extractall(self.paths.exp_dir)
         except (tarfile.TarError, OSError) as error:
             words = words or str(error)
         if result.returncode not in (0, _CHANGED) or not self.paths.run_json.exists():

@@ -253,24 +253,23 @@ class Supervisor:
         """Ends a run whose directory is gone: nothing can be saved. Ends one that another start has taken over, and
         writes nothing more: that would spoil the other's files.
         """
-        exp_dir = self.paths.exp_dir
-        if self.exit_code is None and self._directory is not None and _is_gone(exp_dir, self._directory):
+        exp_dir, lock = self.paths.exp_dir, self._lock if time.monotonic() >= self._lock_due else None
+        is_own = lock is None or lock.is_own()  # Looked at before the directory, with which the lock is gone.
+        if self._directory is not None and _is_gone(exp_dir, self._directory):
+            if self.exit_code is None:
+                kill_roles(self.roles.values())
+                what = f"the run directory {exp_dir} was removed or replaced while the run was going"
+                remedy = "put it back and start the same command again, or start over with that command"
+                self.fail(EXIT_FAILED, f"{what}: {remedy}")
+        elif lock is not None and self._is_ours:
+            self._lock_due = time.monotonic() + _LOCK_SECS
+            if is_own:
+                lock.touch()
+                return
+            self._is_ours = False
             kill_roles(self.roles.values())
-            self.fail(
-                EXIT_FAILED,
-                f"the run directory {exp_dir} was removed or replaced while the run was going: put it back and start "
-                "the same command again, or start over with that command",
-            )
-        if self._lock is None or not self._is_ours or time.monotonic() < self._lock_due:
-            return
-        self._lock_due = time.monotonic() + _LOCK_SECS
-        if self._lock.is_own():
-            self._lock.touch()
-            return
-        self._is_ours = False
-        kill_roles(self.roles.values())
-        what = f"the run directory {exp_dir} was taken over by {self._lock.describe_owner()}"
-        self.fail(EXIT_FAILED, f"{what}: this start ends and writes nothing more")
+            what = f"the run directory {exp_dir} was taken over by {lock.describe_owner()}"
+            self.fail(EXIT_FAILED, f"{what}: this start ends and writes nothing more")
 
     def _bound_logs(self) -> None:
         for role in self.roles.values() if self._is_ours else ():
