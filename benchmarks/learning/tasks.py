@@ -196,7 +196,6 @@ TASKS = {
 }
 
 _STEPS = {"env_steps_per_iter": 50, "log_period_iters": 20}
-_STEP = {"env_steps_per_iter": 1, "max_policy_lag": 0, "log_period_iters": 1000}
 _OPTIMIZERS, _EPSILON = ("critic_optimizer", "actor_optimizer", "alpha_optimizer"), {"epsilon": 1e-9}
 _SAC_DISCRETE = {"algorithm": "sac_discrete", **_STEPS, "learning_rate": 3e-4, "batch_size": 256, "n_step": 1} | {
     f"{part}_fc_layer_params": (256, 256) for part in ("actor", "critic_joint")
@@ -210,9 +209,6 @@ OURS = {
     "sac, 50 steps": Variant(_STEPS),
     # Initial weights and an Adam as SBX has them.
     "sac, 50 steps, LeCun": Variant({**_STEPS, **dict.fromkeys(_OPTIMIZERS, _EPSILON)}, initializer="LecunNormal"),
-    # The newest policy takes each step, as a peer's does.
-    "sac, 1 step": Variant(_STEP),
-    "sac, 1 step, LeCun": Variant({**_STEP, **dict.fromkeys(_OPTIMIZERS, _EPSILON)}, initializer="LecunNormal"),
     # As in the runs of SAC that SimBaV2's and XQC's authors publish.
     "sac, 50 steps, orthogonal": Variant(_STEPS, initializer="Orthogonal"),
     "sac, 50 steps, learning rates 1e-3": Variant(_STEPS, learning_rate=1e-3),

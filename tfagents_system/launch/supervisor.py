@@ -253,7 +253,8 @@ class Supervisor:
         """Ends a run whose directory is gone: nothing can be saved. Ends one that another start has taken over, and
         writes nothing more: that would spoil the other's files.
         """
-        exp_dir, lock = self.paths.exp_dir, self._lock if time.monotonic() >= self._lock_due else None
+        is_due, exp_dir = self._is_ours and time.monotonic() >= self._lock_due, self.paths.exp_dir
+        lock = self._lock if is_due else None
         is_own = lock is None or lock.is_own()  # Looked at before the directory, with which the lock is gone.
         if self._directory is not None and _is_gone(exp_dir, self._directory):
             if self.exit_code is None:
@@ -261,7 +262,7 @@ class Supervisor:
                 what = f"the run directory {exp_dir} was removed or replaced while the run was going"
                 remedy = "put it back and start the same command again, or start over with that command"
                 self.fail(EXIT_FAILED, f"{what}: {remedy}")
-        elif lock is not None and self._is_ours:
+        elif lock is not None:
             self._lock_due = time.monotonic() + _LOCK_SECS
             if is_own:
                 lock.touch()
